@@ -1,0 +1,49 @@
+# Two targets do everything on a fresh machine: `make run` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+C_SOURCES := $(wildcard ipc/*.c ipc/*.h) ipc/_ring_build.py
+
+.PHONY: help run test lint types unit sanitize bench soak clean
+
+help: ## Show the targets.
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+$(BIN)/python:
+	@command -v $(PYTHON) >/dev/null || { echo "no $(PYTHON): apt-get install python3 python3-venv python3-dev gcc" >&2; exit 3; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed; choose one with PYTHON=python3.12" >&2; exit 3; }
+	$(PYTHON) -m venv $(VENV)
+
+$(STAMP): $(BIN)/python pyproject.toml setup.py constraints.txt $(C_SOURCES)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+run: $(STAMP) ## The main job: eight CartPole agents (CONFIG=… for another).
+	$(BIN)/dsec-kernel run $(or $(CONFIG),examples/cartpole.yaml)
+
+test: lint types unit sanitize ## Everything CI runs.
+
+lint: $(STAMP) ## Style and architecture.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+types: $(STAMP) ## mypy, strict.
+	$(BIN)/mypy
+
+unit: $(STAMP) ## The Python tests.
+	$(BIN)/python -m pytest -m "not soak"
+
+sanitize: $(STAMP) ## The ring's C under address, undefined-behaviour and thread sanitizers.
+	$(MAKE) -C tests/ipc/c
+
+bench: $(STAMP) ## The benchmarks (minutes).
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	$(BIN)/python -m bench all
+
+soak: $(STAMP) ## Long crash loops (tens of minutes).
+	$(BIN)/python -m pytest -m soak --timeout 3600
+
+clean: ## Remove what the targets made, the virtual environment too.
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis dsec/ipc/_ring.*.so dsec/ipc/_ring.c

@@ -1,0 +1,3 @@
+"""dsec: a microkernel process supervisor for reinforcement-learning agents that crash."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,113 @@
+"""Every error that dsec raises, and nothing else.
+
+Two faults, two families: `LocalError` means that our caller misused us, `PeerError` that another
+process (a runner, a zygote, a file that one of them wrote) broke the protocol. `ConfigError` and
+`MachineError` are what a person at a terminal sees; both say what is wrong, where, and what to do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class DsecError(Exception):
+    """The base of all errors raised by dsec on purpose."""
+
+
+class LocalError(DsecError):
+    """Our caller misused an interface: wrong order, closed object, value outside its range."""
+
+
+class PeerError(DsecError):
+    """Another process broke the protocol: bad bytes, wrong frame, a segment that changed."""
+
+
+class CorruptRingError(PeerError):
+    """A record or an index in somebody's ring fails validation; that writer can't be trusted."""
+
+
+class FrameError(PeerError):
+    """Bytes on a control channel are no frame of the vocabulary, or come at the wrong moment."""
+
+
+class ChannelClosed(PeerError):
+    """The other end of a control channel is gone."""
+
+
+class RingTimeout(DsecError):
+    """A bounded wait on a ring ended with nothing to show. The ring is as it was."""
+
+
+class RingInterrupted(DsecError):
+    """A signal cut a wait on a ring short; the caller looks at its control channel and goes on."""
+
+
+class RecordTooLarge(LocalError):
+    """A record doesn't fit the ring. The message names the size, the ring and the setting."""
+
+
+class LayoutError(DsecError):
+    """A space can't be laid out in shared memory, or a value doesn't fit its space."""
+
+
+class ValueCodecError(LayoutError):
+    """A value (of an info dict, say) has no place in the structured codec; its path is named."""
+
+
+class JournalError(DsecError):
+    """A journal or a recording can't be written or read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """One thing wrong with a configuration.
+
+    Attributes:
+        path: where in the document, as `agents[0].env.id`; empty for the document as a whole.
+        message: what is wrong and, where one can tell, what to write instead.
+        file: the file as the user named it, or `--set` for a command-line override.
+        line: 1-based line, 0 if there is none (an override, a missing file).
+        column: 1-based column, 0 if there is none.
+        detail: a longer text shown once below the line, for example a traceback of user code.
+    """
+
+    path: str
+    message: str
+    file: str = ""
+    line: int = 0
+    column: int = 0
+    detail: str = ""
+
+    def __str__(self) -> str:
+        where = self.file
+        if self.line:
+            where += f":{self.line}:{self.column}"
+        parts = [part for part in (where, self.path, self.message) if part]
+        return ": ".join(parts)
+
+
+class ConfigError(DsecError):
+    """The configuration is wrong. Exit code 2."""
+
+    def __init__(self, diagnostics: list[Diagnostic]) -> None:
+        assert diagnostics, "a ConfigError names at least one thing"
+        self.diagnostics = diagnostics
+        super().__init__("\n".join(str(d) for d in diagnostics))
+
+
+class MachineError(DsecError):
+    """The machine can't do what was asked. Exit code 3.
+
+    Args:
+        problem: what can't be done, with the number needed and the number there is.
+        remedy: the command or the setting that mends it.
+    """
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        self.problem = problem
+        self.remedy = remedy
+        super().__init__(f"{problem}. {remedy}" if remedy else problem)
+
+
+class RunDirBusy(MachineError):
+    """The run directory is in use by a living run, or holds an earlier one."""

@@ -1,0 +1,373 @@
+"""The control vocabulary: every message between the kernel and another process, as a value.
+
+This file knows no socket, no clock and no asyncio. A frame is one msgpack-encoded tagged struct
+and travels as one SOCK_SEQPACKET datagram; descriptors ride beside it (see channel.py). Data of a
+step never comes here: it goes through the rings. Unknown tags, missing fields and wrong types
+raise `FrameError`, whoever sent them.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import msgspec
+
+from dsec.errors import FrameError
+
+FRAME_BYTES_MAX = 128 * 1024
+
+
+class Role(enum.IntEnum):
+    """Who writes an outbox. The numbers are the cursor slots in every segment; never renumber."""
+
+    ENV = 0
+    POLICY = 1
+    REWARD = 2
+    RECORDER = 3
+    SML = 4
+
+
+class Phase(enum.IntEnum):
+    """What user code a runner is in, as its progress word says; IDLE has no deadline."""
+
+    IDLE = 0
+    IMPORT = 1
+    CONSTRUCT = 2
+    RESET = 3
+    STEP = 4
+    ACT = 5
+    LEARN = 6
+    REWARD = 7
+    RENDER = 8
+    CLOSE = 9
+
+
+class Frame(msgspec.Struct, tag_field="t", forbid_unknown_fields=True, frozen=True):
+    """Base of all frames."""
+
+
+class ErrorInfo(msgspec.Struct, frozen=True):
+    """An exception of user code, as text: nothing that a runner wrote is ever unpickled.
+
+    `where` is the config key at fault relative to the agent (`env.id`, `policy.entry`, `env`), or
+    empty where the configuration is not to blame; `lookup` says that the named thing does not
+    exist at all (no such module, class or environment), which no retry can mend.
+    """
+
+    type: str
+    message: str
+    traceback: str = ""
+    where: str = ""
+    lookup: bool = False
+
+
+class SegmentRef(msgspec.Struct, frozen=True):
+    """One segment handed over: `fd` is the index of its descriptor beside the frame."""
+
+    role: int
+    size: int
+    epoch: int
+    fd: int
+
+
+# ---------------------------------------------------------------- kernel -> zygote and back
+
+
+class Prepare(Frame, tag="prepare"):
+    """Import these modules, in order, before the first fork."""
+
+    image: str
+    modules: tuple[str, ...]
+
+
+class Prepared(Frame, tag="prepared"):
+    """The image is warm."""
+
+    image: str
+    seconds: float
+    rss_bytes: int
+
+
+class ImportFailed(Frame, tag="import_failed"):
+    """A module of the image raised while it was imported."""
+
+    image: str
+    module: str
+    error: ErrorInfo
+
+
+class Fork(Frame, tag="fork"):
+    """Fork a runner. Descriptors: control socket, lifeline, stdout file, stderr file."""
+
+    name: str
+    epoch: int
+    supervisor_pid: int
+
+
+class Forked(Frame, tag="forked"):
+    """The runner exists and is the supervisor's child."""
+
+    name: str
+    epoch: int
+    pid: int
+
+
+class ForkFailed(Frame, tag="fork_failed"):
+    """The operating system refused to fork; `message` says why."""
+
+    name: str
+    epoch: int
+    message: str
+
+
+# ---------------------------------------------------------------- kernel -> runner
+
+
+class EnvSettings(msgspec.Struct, frozen=True):
+    """What the env role constructs: a registered id, or `entry` as `module:callable`."""
+
+    id: str = ""
+    entry: str = ""
+    kwargs: dict[str, Any] = {}
+    wrappers: tuple[dict[str, Any], ...] = ()
+
+
+class Start(Frame, tag="start"):
+    """First frame to a runner: what it is. The env constructs at once; the others wait for Wire.
+
+    `seed` is the agent's own 128-bit seed as 32 hex digits, derived from the run's seed and the
+    agent's name; each role derives its streams from it. `steps` and `episodes` are this agent's
+    quota (0 = no bound on that count). `limits` holds `open_files` and `memory_mb`.
+    """
+
+    agent: str
+    role: int
+    epoch: int
+    seed: str
+    num_envs: int = 1
+    env: EnvSettings = EnvSettings()
+    entry: str = ""
+    kwargs: dict[str, Any] = {}
+    steps: int = 0
+    episodes: int = 0
+    snapshot_interval: int = 50
+    ring_slots: int = 1024
+    limits: dict[str, int] = {}
+
+
+class Wire(Frame, tag="wire"):
+    """Segments of one agent, with the env's spaces. A runner gets its own outbox writable and
+    the others read-only; a `group` segment (a vector's doorbell) is optional.
+
+    Before Wire an env runner has sent `Constructed`. On Wire a policy or reward runner constructs
+    the user's object; all answer `Ready` (the recorder, for which `agent` matters: `Wired`).
+    `config_group` is the agent's name in the config, without its number (agents that share it
+    share a recording file).
+    """
+
+    agent: str
+    spaces: bytes
+    segments: tuple[SegmentRef, ...]
+    num_envs: int = 1
+    doorbell: SegmentRef | None = None
+    config_group: str = ""
+
+
+class Go(Frame, tag="go"):
+    """All roles of the agent are ready: run.
+
+    `policy_learns`: the policy reads the reward ring, so the reward runner must answer each step
+    at once and not in batches, and counts the policy among the readers that hold it back.
+    """
+
+    policy_learns: bool = False
+
+
+class Drain(Frame, tag="drain"):
+    """End at the next boundary: the env marks the end of its stream, everyone follows it."""
+
+    reason: str
+
+
+# ---------------------------------------------------------------- runner -> kernel
+
+
+class Hello(Frame, tag="hello"):
+    """The runner lives, is bound to the lifeline and waits for Start."""
+
+    pid: int
+
+
+class Constructed(Frame, tag="constructed"):
+    """The environment exists. `spaces` is opaque to the kernel (layout.py encodes and decodes
+    it); `ring_bytes` maps each role to the data bytes that its outbox needs."""
+
+    spaces: bytes
+    ring_bytes: dict[int, int]
+
+
+class Ready(Frame, tag="ready"):
+    """Constructed, wired, spaces known: Go may come. `learns` is only ever true of a policy."""
+
+    learns: bool = False
+
+
+class Failed(Frame, tag="failed"):
+    """User code raised. The runner exits with code 70 after this."""
+
+    phase: int
+    seq: int
+    error: ErrorInfo
+
+
+class Done(Frame, tag="done"):
+    """The stream ended, the user's object is closed; exit code 0 follows.
+
+    `metrics` is what a policy or reward object chose to report about itself.
+    """
+
+    role: int
+    seq: int
+    metrics: dict[str, float] = {}
+
+
+# ---------------------------------------------------------------- recorder
+
+
+class RecorderStart(Frame, tag="recorder_start"):
+    """First frame to the recorder: where to write and how. `format` is `parquet` or `none`."""
+
+    run_dir: str
+    format: str
+    disk_wait_s: float
+    run_name: str = ""
+    seed: int = 0
+
+
+class Wired(Frame, tag="wired"):
+    """The recorder reads this agent's rings from now on."""
+
+    agent: str
+
+
+class AgentProgress(msgspec.Struct, frozen=True):
+    """Totals of one agent since the run began; `steps` counts environment transitions,
+    `returns_last` is the mean return of its latest (at most 100) episodes, 0.0 before the first.
+    """
+
+    agent: str
+    steps: int
+    episodes: int
+    return_sum: float
+    returns_last: float
+
+
+class Progress(Frame, tag="progress"):
+    """Changed totals, a few times a second; dropped rather than waited for."""
+
+    agents: tuple[AgentProgress, ...]
+
+
+class DiskFull(Frame, tag="disk_full"):
+    """The recorder can't write and retries; `lasting` says that it gave up after disk_wait_s."""
+
+    message: str
+    lasting: bool
+
+
+class DiskOk(Frame, tag="disk_ok"):
+    """Writing works again after DiskFull."""
+
+
+class Abandon(Frame, tag="abandon"):
+    """The agent's runners are fenced: take what is committed, then say Finished."""
+
+    agent: str
+
+
+class Finished(Frame, tag="finished"):
+    """The agent's stream is journaled to its end (or to where its fenced writers left it).
+
+    `clean`: all three ends were seen. `seq_last` is the last observation published, `action_last`
+    the last action published, in words; `lost` counts published transitions missing in the
+    journal, from sequence numbers.
+    """
+
+    agent: str
+    clean: bool
+    steps: int
+    episodes: int
+    return_sum: float
+    seq_last: int
+    seq_committed: int
+    action_last: str
+    lost: int
+
+
+class Finish(Frame, tag="finish"):
+    """All agents are finished: close the journal, convert it, say RecorderDone and exit."""
+
+
+class RecorderDone(Frame, tag="recorder_done"):
+    """The recording is whole. `files` are paths relative to the run directory."""
+
+    files: tuple[str, ...]
+    message: str = ""
+
+
+AnyFrame = (
+    Prepare
+    | Prepared
+    | ImportFailed
+    | Fork
+    | Forked
+    | ForkFailed
+    | Start
+    | Wire
+    | Go
+    | Drain
+    | Hello
+    | Constructed
+    | Ready
+    | Failed
+    | Done
+    | RecorderStart
+    | Wired
+    | Progress
+    | DiskFull
+    | DiskOk
+    | Abandon
+    | Finished
+    | Finish
+    | RecorderDone
+)
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[AnyFrame] = msgspec.msgpack.Decoder(AnyFrame)
+
+
+def encode(frame: AnyFrame) -> bytes:
+    """Encode one frame.
+
+    Raises:
+        FrameError: the frame is larger than FRAME_BYTES_MAX.
+    """
+    data = _encoder.encode(frame)
+    if len(data) > FRAME_BYTES_MAX:
+        raise FrameError(
+            f"{type(frame).__name__} frame of {len(data)} bytes; at most {FRAME_BYTES_MAX} fit"
+        )
+    return data
+
+
+def decode(data: bytes | memoryview) -> AnyFrame:
+    """Decode one datagram.
+
+    Raises:
+        FrameError: the bytes are no frame of this vocabulary.
+    """
+    try:
+        return _decoder.decode(data)
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+        raise FrameError(f"not a control frame ({len(data)} bytes): {error}") from None

@@ -1,0 +1,76 @@
+"""What the kernel is asked to run: plain values, made by the composition root from the config.
+
+Rule 1: no field here has a meaning that only another room knows. What a runner constructs is in
+its `Start` frame, which the kernel passes on unread. Rule 2: every limit is here, with its unit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dsec.ipc.frames import Phase, Role, Start
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSpec:
+    """A runtime image: a zygote that has imported `modules` and forks runners on request."""
+
+    name: str
+    modules: tuple[str, ...]
+    import_timeout_s: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerSpec:
+    """One child process of an agent.
+
+    Attributes:
+        image: the name of the ImageSpec whose zygote forks it.
+        start: the frame it gets first.
+        deadline_s: seconds that user code may spend in each phase.
+        external: nobody is forked: the caller of the kernel plays this role itself.
+    """
+
+    role: Role
+    image: str
+    start: Start
+    deadline_s: dict[Phase, float] = field(default_factory=dict)
+    external: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSpec:
+    """One agent: its runners by role, and the group (config entry) that it came from."""
+
+    name: str
+    group: str
+    runners: tuple[RunnerSpec, ...]
+    num_envs: int = 1
+    restarts_max: int = 10
+    restarts_period_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunSpec:
+    """Everything that one kernel runs, and where.
+
+    Attributes:
+        run_dir: an existing, locked directory; `logs/` below it takes the runners' output.
+        dry: bring every agent to Ready, close it, record nothing (`dsec-kernel validate`).
+        log_bytes_max: size at which a runner's stdout or stderr file is rotated once.
+        drain_timeout_s: what an agent has between Drain and its end before it is killed.
+        recorder: whether a recorder joins the rings; without one nothing is counted or kept.
+    """
+
+    name: str
+    run_dir: str
+    seed: int
+    images: tuple[ImageSpec, ...]
+    agents: tuple[AgentSpec, ...]
+    record_format: str = "parquet"
+    disk_wait_s: float = 30.0
+    dry: bool = False
+    log_bytes_max: int = 8 * 1024 * 1024
+    drain_timeout_s: float = 10.0
+    recorder: bool = True
+    recorder_image: str = "base"

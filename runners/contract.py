@@ -1,0 +1,66 @@
+"""The contracts of user code: what an environment, a policy and a reward must offer, and no more.
+
+An environment is a `gymnasium.Env`. A policy and a reward are plain classes, named in the config
+as `module:Class`, constructed in the child process with the keywords below, never pickled. All
+arrays are batched over the agent's `num_envs` environments (leading axis n), also for n = 1.
+Composite spaces come as dicts and tuples of such arrays, as Gymnasium's vector API batches them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(slots=True)
+class Transitions:
+    """Transition `seq` of all n environments of one agent.
+
+    `next_obs` is what the action led to, also where the episode ended there (the terminal
+    observation); the observation that the policy acts on next is then the first of a new episode
+    (Gymnasium calls this same-step autoreset). `infos` holds one dict for each environment.
+
+    Shapes: `obs`, `action`, `next_obs` batched (n, ...); `reward` float64 (n,), what the reward
+    role computed; `env_reward` float64 (n,), what the environment returned; `terminated`,
+    `truncated` bool (n,).
+    """
+
+    seq: int
+    obs: Any
+    action: Any
+    reward: NDArray[np.float64]
+    env_reward: NDArray[np.float64]
+    next_obs: Any
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    infos: list[dict[str, Any]]
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Chooses actions. Constructed as `cls(observation_space=..., action_space=..., num_envs=...,
+    seed=..., **kwargs)`: single-environment spaces and an int seed of its own.
+
+    Optional members, looked up once: `learn(transitions: Transitions) -> None`, called for each
+    transition, in order, before `act` on the next observation; its presence makes the policy a
+    learning one. `close() -> None`. `metrics() -> dict[str, float]`, asked once at the end.
+    `zero_copy = True`: the observations given to `act` are read-only views of shared memory,
+    valid only until it returns; otherwise they are copies.
+    """
+
+    def act(self, obs: Any) -> Any:
+        """Return one action for each environment: array (n, ...) in the action space, or for
+        composite spaces a dict or tuple of such arrays."""
+
+
+@runtime_checkable
+class Reward(Protocol):
+    """Computes rewards. Constructed as `cls(observation_space=..., action_space=...,
+    num_envs=..., seed=..., **kwargs)`. Optional members: `close()`, `metrics()`.
+    """
+
+    def compute(self, transitions: Transitions) -> NDArray[np.float64]:
+        """Return the rewards, float64 (n,). `transitions.reward` holds the environment's."""
