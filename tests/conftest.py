@@ -1,0 +1,40 @@
+"""What every test gets: the leak check, the Hypothesis profiles and the watchdog.
+
+Owns only what is common to all rooms. `dev` is quick and looks elsewhere each time; `ci` (chosen
+by the environment variable CI) always draws the same examples, so that a red build is the
+change's fault. No profile has a deadline: two busy cores are no bug.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from tests import watchdog
+from tests.leaks import no_leaks, pytest_runtest_makereport
+
+__all__ = ["no_leaks", "pytest_runtest_makereport", "watched"]
+
+settings.register_profile("dev", max_examples=50, deadline=None)
+settings.register_profile("ci", max_examples=200, deadline=None, derandomize=True)
+settings.register_profile("nightly", max_examples=20_000, deadline=None)
+settings.load_profile(
+    os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev")
+)
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Callable[..., watchdog.Watched]:
+    """Start programs under the watchdog: `with watched([sys.executable, ...]) as program:`."""
+    count = 0
+
+    def start(argv: list[str | Path], **options: object) -> watchdog.Watched:
+        nonlocal count
+        count += 1
+        return watchdog.Watched(argv, tmp_path / f"program-{count}", **options)  # type: ignore[arg-type]
+
+    return start

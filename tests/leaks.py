@@ -1,0 +1,244 @@
+"""What a test may not leave behind: processes, descriptors, shared memory, tasks and threads.
+
+Owns the autouse fixture `no_leaks` (conftest.py imports it) and the two snapshots that it compares.
+Must know nothing of dsec: it looks at /proc and at the interpreter only, so that it also catches
+what dsec itself has lost track of. It is here because every promise of guarantee G8 is cheap to
+break in a place where nobody looks.
+
+How a process is recognised as ours: each test runs with its own value of `DSEC_TEST_MARK` in the
+environment. Whatever the test starts inherits it through any number of forks, execs, sessions and
+re-parentings, and /proc/PID/environ shows it. Direct children are found by their parent as well,
+which also shows zombies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+MARK = "DSEC_TEST_MARK"
+GRACE_S = 3.0  # what the operating system may take to tear down what a test has already ended
+PROC = Path("/proc")
+SHM = Path("/dev/shm")
+
+# Descriptors that a library opens once in a process and keeps on purpose. Each has its reason.
+HARMLESS_TARGETS = {
+    "/dev/urandom": "OpenSSL and old glibc keep it open for the life of the process",
+    "/dev/random": "as /dev/urandom",
+    "/dev/null": "pytest and faulthandler keep one for redirections",
+}
+
+CALL_FAILED = pytest.StashKey[bool]()
+
+
+def process_line(pid: int) -> str:
+    """Describe a process in words; works for zombies, too."""
+    try:
+        stat = (PROC / str(pid) / "stat").read_text()
+        command = (PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return f"process {pid} (gone meanwhile)"
+    name = stat[stat.index("(") + 1 : stat.rindex(")")]
+    state, parent = stat[stat.rindex(")") + 2 :].split()[:2]
+    kind = "zombie" if state == "Z" else f"state {state}"
+    return f"process {pid} ({kind}, parent {parent}): {command.strip() or f'[{name}]'}"
+
+
+def parent_of(pid: int) -> int:
+    """The parent's pid, 0 if the process is gone."""
+    try:
+        stat = (PROC / str(pid) / "stat").read_text()
+    except OSError:
+        return 0
+    return int(stat[stat.rindex(")") + 2 :].split()[1])
+
+
+def all_pids() -> list[int]:
+    return [int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()]
+
+
+def children_of(pid: int) -> set[int]:
+    """Direct children, zombies included."""
+    return {other for other in all_pids() if parent_of(other) == pid}
+
+
+def marked(mark: str) -> set[int]:
+    """Living processes (other than this one) whose environment carries this mark."""
+    needle = f"{MARK}={mark}\0".encode()
+    found = set()
+    for pid in all_pids():
+        if pid == os.getpid():
+            continue
+        try:
+            environment = (PROC / str(pid) / "environ").read_bytes()
+        except OSError:
+            continue  # gone, a kernel thread, or somebody else's
+        if needle in environment + b"\0":
+            found.add(pid)
+    return found
+
+
+def open_descriptors() -> dict[int, str]:
+    found = {}
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            target = str(entry.readlink())
+        except OSError:
+            continue  # the descriptor of this very listing
+        if target not in HARMLESS_TARGETS:
+            found[int(entry.name)] = target
+    return found
+
+
+def memfd_mappings() -> Counter[str]:
+    """Mapped memfds of this process by name."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return Counter(line.split("/memfd:", 1)[1] for line in lines if "/memfd:" in line)
+
+
+def shm_entries() -> set[str]:
+    try:
+        return {entry.name for entry in SHM.iterdir() if entry.stat().st_uid == os.geteuid()}
+    except OSError:
+        return set()
+
+
+def used_elsewhere(name: str, ours: set[int]) -> bool:
+    """Whether a living process outside this test has that /dev/shm entry mapped or open."""
+    path = str(SHM / name)
+    for pid in all_pids():
+        if pid in ours or pid == os.getpid():
+            continue
+        try:
+            if path in (PROC / str(pid) / "maps").read_text():
+                return True
+            descriptors = (PROC / str(pid) / "fd").iterdir()
+            if any(str(fd.readlink()) == path for fd in descriptors):
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def pending_tasks() -> list[asyncio.Task[Any]]:
+    """Tasks that are not done, in any loop.
+
+    Up to 3.13 asyncio keeps registries of all tasks; where they are gone, the heap is searched.
+    """
+    names = ("_all_tasks", "_scheduled_tasks", "_eager_tasks")
+    registries = [getattr(asyncio.tasks, name) for name in names if hasattr(asyncio.tasks, name)]
+    objects: Iterable[Any] = [task for registry in registries for task in list(registry)]
+    if not registries:
+        objects = [item for item in gc.get_objects() if isinstance(item, asyncio.Task)]
+    return [task for task in objects if not task.done()]
+
+
+@dataclass
+class Snapshot:
+    """What there is now; `leaks_since` compares a later state with it."""
+
+    mark: str
+    children: set[int] = field(default_factory=lambda: children_of(os.getpid()))
+    descriptors: dict[int, str] = field(default_factory=open_descriptors)
+    mappings: Counter[str] = field(default_factory=memfd_mappings)
+    shm: set[str] = field(default_factory=shm_entries)
+    tasks: set[int] = field(default_factory=lambda: {id(task) for task in pending_tasks()})
+    threads: set[threading.Thread] = field(default_factory=lambda: set(threading.enumerate()))
+
+    def processes(self) -> set[int]:
+        """Processes that were not there when this snapshot was taken, ours by parent or mark."""
+        return (children_of(os.getpid()) - self.children) | marked(self.mark)
+
+    def leaks(self) -> list[str]:
+        """One sentence for each thing that is there now and was not there then."""
+        ours = self.processes()
+        found = [process_line(pid) for pid in sorted(ours)]
+        found += [
+            f"descriptor {fd}: {target}"
+            for fd, target in sorted(open_descriptors().items())
+            if self.descriptors.get(fd) != target
+        ]
+        found += [
+            f"memfd mapping {name} ({count} more than before)"
+            for name, count in (memfd_mappings() - self.mappings).items()
+        ]
+        found += [
+            f"shared memory {SHM / name}"
+            for name in sorted(shm_entries() - self.shm)
+            if not used_elsewhere(name, ours)
+        ]
+        found += [f"asyncio {task!r}" for task in pending_tasks() if id(task) not in self.tasks]
+        threads = set(threading.enumerate()) - self.threads
+        return found + [f"thread {thread!r}" for thread in threads]
+
+
+def kill_and_reap(pids: Iterable[int], within_s: float = 5.0) -> None:
+    """End leaked processes, so that one bad test does not spoil the next."""
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except OSError:
+            continue  # gone in the meantime
+        deadline = time.monotonic() + within_s
+        while parent_of(pid) == os.getpid() and time.monotonic() < deadline:
+            try:
+                if os.waitpid(pid, os.WNOHANG)[0]:
+                    break
+            except ChildProcessError:
+                break
+            threading.Event().wait(0.005)
+
+
+def settled_leaks(before: Snapshot) -> list[str]:
+    """What is still there after a collection and a grace for the operating system."""
+    if not before.leaks():
+        return []
+    gc.collect()
+    deadline = time.monotonic() + GRACE_S
+    while (found := before.leaks()) and time.monotonic() < deadline:
+        threading.Event().wait(0.02)  # nothing can be awaited here: the leak is by definition lost
+    return found
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.when != "teardown" and report.failed:
+        item.stash[CALL_FAILED] = True
+    return report
+
+
+@pytest.fixture(autouse=True)
+def no_leaks(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Generator[None, None, None]:
+    """Fail a test that leaves something behind, and name what.
+
+    After a test that failed anyway nothing is reported (its traceback keeps its objects alive),
+    but its processes are ended all the same.
+    """
+    mark = uuid.uuid4().hex
+    monkeypatch.setenv(MARK, mark)
+    before = Snapshot(mark)
+    yield
+    if request.node.stash.get(CALL_FAILED, False):
+        kill_and_reap(before.processes())
+        return
+    found = settled_leaks(before)
+    kill_and_reap(before.processes())
+    if found:
+        pytest.fail("this test leaves behind:\n  " + "\n  ".join(found), pytrace=False)
