@@ -34,6 +34,14 @@ class ChannelClosed(PeerError):
     """The other end of a control channel is gone."""
 
 
+class ChannelTimeout(DsecError, TimeoutError):
+    """A bounded wait on a control channel ended with nothing to show. The channel is as it was."""
+
+
+class ChannelOverflow(PeerError):
+    """The other end of a control channel doesn't read; what waits for it reached its bound."""
+
+
 class RingTimeout(DsecError):
     """A bounded wait on a ring ended with nothing to show. The ring is as it was."""
 

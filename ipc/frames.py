@@ -74,14 +74,14 @@ class SegmentRef(msgspec.Struct, frozen=True):
 # ---------------------------------------------------------------- kernel -> zygote and back
 
 
-class Prepare(Frame, tag="prepare"):
+class Prepare(Frame, tag="prepare", frozen=True):
     """Import these modules, in order, before the first fork."""
 
     image: str
     modules: tuple[str, ...]
 
 
-class Prepared(Frame, tag="prepared"):
+class Prepared(Frame, tag="prepared", frozen=True):
     """The image is warm."""
 
     image: str
@@ -89,7 +89,7 @@ class Prepared(Frame, tag="prepared"):
     rss_bytes: int
 
 
-class ImportFailed(Frame, tag="import_failed"):
+class ImportFailed(Frame, tag="import_failed", frozen=True):
     """A module of the image raised while it was imported."""
 
     image: str
@@ -97,7 +97,7 @@ class ImportFailed(Frame, tag="import_failed"):
     error: ErrorInfo
 
 
-class Fork(Frame, tag="fork"):
+class Fork(Frame, tag="fork", frozen=True):
     """Fork a runner. Descriptors: control socket, lifeline, stdout file, stderr file."""
 
     name: str
@@ -105,7 +105,7 @@ class Fork(Frame, tag="fork"):
     supervisor_pid: int
 
 
-class Forked(Frame, tag="forked"):
+class Forked(Frame, tag="forked", frozen=True):
     """The runner exists and is the supervisor's child."""
 
     name: str
@@ -113,7 +113,7 @@ class Forked(Frame, tag="forked"):
     pid: int
 
 
-class ForkFailed(Frame, tag="fork_failed"):
+class ForkFailed(Frame, tag="fork_failed", frozen=True):
     """The operating system refused to fork; `message` says why."""
 
     name: str
@@ -133,7 +133,7 @@ class EnvSettings(msgspec.Struct, frozen=True):
     wrappers: tuple[dict[str, Any], ...] = ()
 
 
-class Start(Frame, tag="start"):
+class Start(Frame, tag="start", frozen=True):
     """First frame to a runner: what it is. The env constructs at once; the others wait for Wire.
 
     `seed` is the agent's own 128-bit seed as 32 hex digits, derived from the run's seed and the
@@ -156,7 +156,7 @@ class Start(Frame, tag="start"):
     limits: dict[str, int] = {}
 
 
-class Wire(Frame, tag="wire"):
+class Wire(Frame, tag="wire", frozen=True):
     """Segments of one agent, with the env's spaces. A runner gets its own outbox writable and
     the others read-only; a `group` segment (a vector's doorbell) is optional.
 
@@ -174,7 +174,7 @@ class Wire(Frame, tag="wire"):
     config_group: str = ""
 
 
-class Go(Frame, tag="go"):
+class Go(Frame, tag="go", frozen=True):
     """All roles of the agent are ready: run.
 
     `policy_learns`: the policy reads the reward ring, so the reward runner must answer each step
@@ -184,7 +184,7 @@ class Go(Frame, tag="go"):
     policy_learns: bool = False
 
 
-class Drain(Frame, tag="drain"):
+class Drain(Frame, tag="drain", frozen=True):
     """End at the next boundary: the env marks the end of its stream, everyone follows it."""
 
     reason: str
@@ -193,13 +193,13 @@ class Drain(Frame, tag="drain"):
 # ---------------------------------------------------------------- runner -> kernel
 
 
-class Hello(Frame, tag="hello"):
+class Hello(Frame, tag="hello", frozen=True):
     """The runner lives, is bound to the lifeline and waits for Start."""
 
     pid: int
 
 
-class Constructed(Frame, tag="constructed"):
+class Constructed(Frame, tag="constructed", frozen=True):
     """The environment exists. `spaces` is opaque to the kernel (layout.py encodes and decodes
     it); `ring_bytes` maps each role to the data bytes that its outbox needs."""
 
@@ -207,13 +207,13 @@ class Constructed(Frame, tag="constructed"):
     ring_bytes: dict[int, int]
 
 
-class Ready(Frame, tag="ready"):
+class Ready(Frame, tag="ready", frozen=True):
     """Constructed, wired, spaces known: Go may come. `learns` is only ever true of a policy."""
 
     learns: bool = False
 
 
-class Failed(Frame, tag="failed"):
+class Failed(Frame, tag="failed", frozen=True):
     """User code raised. The runner exits with code 70 after this."""
 
     phase: int
@@ -221,7 +221,7 @@ class Failed(Frame, tag="failed"):
     error: ErrorInfo
 
 
-class Done(Frame, tag="done"):
+class Done(Frame, tag="done", frozen=True):
     """The stream ended, the user's object is closed; exit code 0 follows.
 
     `metrics` is what a policy or reward object chose to report about itself.
@@ -235,7 +235,7 @@ class Done(Frame, tag="done"):
 # ---------------------------------------------------------------- recorder
 
 
-class RecorderStart(Frame, tag="recorder_start"):
+class RecorderStart(Frame, tag="recorder_start", frozen=True):
     """First frame to the recorder: where to write and how. `format` is `parquet` or `none`."""
 
     run_dir: str
@@ -245,7 +245,7 @@ class RecorderStart(Frame, tag="recorder_start"):
     seed: int = 0
 
 
-class Wired(Frame, tag="wired"):
+class Wired(Frame, tag="wired", frozen=True):
     """The recorder reads this agent's rings from now on."""
 
     agent: str
@@ -263,30 +263,30 @@ class AgentProgress(msgspec.Struct, frozen=True):
     returns_last: float
 
 
-class Progress(Frame, tag="progress"):
+class Progress(Frame, tag="progress", frozen=True):
     """Changed totals, a few times a second; dropped rather than waited for."""
 
     agents: tuple[AgentProgress, ...]
 
 
-class DiskFull(Frame, tag="disk_full"):
+class DiskFull(Frame, tag="disk_full", frozen=True):
     """The recorder can't write and retries; `lasting` says that it gave up after disk_wait_s."""
 
     message: str
     lasting: bool
 
 
-class DiskOk(Frame, tag="disk_ok"):
+class DiskOk(Frame, tag="disk_ok", frozen=True):
     """Writing works again after DiskFull."""
 
 
-class Abandon(Frame, tag="abandon"):
+class Abandon(Frame, tag="abandon", frozen=True):
     """The agent's runners are fenced: take what is committed, then say Finished."""
 
     agent: str
 
 
-class Finished(Frame, tag="finished"):
+class Finished(Frame, tag="finished", frozen=True):
     """The agent's stream is journaled to its end (or to where its fenced writers left it).
 
     `clean`: all three ends were seen. `seq_last` is the last observation published, `action_last`
@@ -305,11 +305,11 @@ class Finished(Frame, tag="finished"):
     lost: int
 
 
-class Finish(Frame, tag="finish"):
+class Finish(Frame, tag="finish", frozen=True):
     """All agents are finished: close the journal, convert it, say RecorderDone and exit."""
 
 
-class RecorderDone(Frame, tag="recorder_done"):
+class RecorderDone(Frame, tag="recorder_done", frozen=True):
     """The recording is whole. `files` are paths relative to the run directory."""
 
     files: tuple[str, ...]
