@@ -1,0 +1,345 @@
+"""The bytes of a journal: blocks, their headers, and what a whole file of them says.
+
+This file owns the format of `journal.dsj` and the scan that judges one; journal.py has the writer
+and the reader. It must not know what is in a record: the ring's bytes go in as they are and come
+out as they were, so that committing costs one checksum and one write, and so that this file needs
+neither numpy nor the layouts.
+
+Format (little endian; everything starts at a multiple of 64 bytes)
+
+    file   = file header, block*
+    block  = block header (64 bytes), payload, zeros up to the next multiple of 64
+
+A file header is the magic, the version and a checksum. A block header carries kind, agent index,
+transition count, first sequence number, payload length, the lengths of the first two of the three
+parts of a batch, the payload's checksum and, last, its own. Both checksums are xxh3-64; that of a
+header is seeded with its place in the file, so a block in the wrong place is no block.
+
+Two kinds of damage are told apart. A *torn tail* is what a killed writer leaves: the file ends
+inside a block, or in zeros (a file system that kept the size and lost the data). It is no error:
+the recording ends at the last whole block. Anything else that doesn't add up, one flipped bit
+included, is a `JournalError` which names the offset.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import struct
+from array import array
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+import msgspec
+import xxhash
+
+from dsec.errors import JournalError
+
+VERSION: Final = 1
+ALIGN: Final = 64
+BLOCK_BYTES_MAX: Final = 1 << 40
+
+_FILE_MAGIC: Final = b"DSECJRNL"
+_FILE_HEADER: Final = struct.Struct("<8sI44xQ")
+_BLOCK_MAGIC: Final = b"DSJB"
+_BLOCK_HEADER: Final = struct.Struct("<4sIIIqQQQQQ")
+_CHECKSUM: Final = struct.Struct("<Q")
+_ZEROS: Final = bytes(ALIGN)
+_SCAN_CHUNK_BYTES: Final = 1 << 20
+
+assert _FILE_HEADER.size == ALIGN
+assert _BLOCK_HEADER.size == ALIGN
+
+
+class Kind(enum.IntEnum):
+    """What a block is. The numbers are on disk; never renumber."""
+
+    RUN = 1
+    DECLARATION = 2
+    BATCH = 3
+    REMAINDER = 4
+    ABANDONED = 5
+    END = 6
+    CLOSED = 7
+
+
+class Run(msgspec.Struct, frozen=True):
+    """The first block: what run this is."""
+
+    name: str
+    seed: int
+
+
+class Declaration(msgspec.Struct, frozen=True):
+    """One agent, and what is needed to take its records apart.
+
+    `spaces` is what `ipc.layout.encode_spaces` made. The offsets into the env role's records are
+    written down so that a reader with another layout notices it instead of reading nonsense.
+    """
+
+    agent: str
+    index: int
+    group: str
+    num_envs: int
+    spaces: bytes
+    reward_off: int
+    flags_off: int
+    obs_off: int
+    fixed_bytes: int
+
+
+class Abandoned(msgspec.Struct, frozen=True):
+    """The agent's writers were fenced before their streams ended."""
+
+    cause: str
+    seq_last: int
+    seq_committed: int
+    action_last: str
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One block, read and verified.
+
+    `parts` are the raw records of the env, policy and reward role for BATCH and REMAINDER, and
+    (payload, empty, empty) for every other kind. `first_seq` is the sequence number of the first
+    transition of a BATCH; the agent's last committed one for END and ABANDONED, -1 if none.
+    """
+
+    offset: int
+    kind: Kind
+    agent: int
+    count: int
+    first_seq: int
+    parts: tuple[memoryview, memoryview, memoryview]
+
+
+@dataclass(slots=True)
+class AgentIndex:
+    """Where one agent's blocks are. Eight bytes a batch: a long run has millions of them."""
+
+    declaration: Declaration
+    batches: array[int] = field(default_factory=lambda: array("Q"))
+    remainders: list[int] = field(default_factory=list)
+    seq_committed: int = -1
+    abandoned: Abandoned | None = None
+    ended: bool = False
+
+    @property
+    def finished(self) -> bool:
+        """Whether the stream was journaled to its end, clean or not."""
+        return self.ended or self.abandoned is not None
+
+
+@dataclass(slots=True)
+class Index:
+    """What a journal holds.
+
+    Attributes:
+        agents: by agent index.
+        end: the offset after the last whole block.
+        torn_bytes: what follows it: the tail that a killed writer left.
+        closed: whether the recorder said that the file is complete.
+        damage: with `salvage`, what ended the scan before the file's end; else empty.
+    """
+
+    run: Run | None = None
+    agents: list[AgentIndex] = field(default_factory=list)
+    end: int = 0
+    torn_bytes: int = 0
+    closed: bool = False
+    damage: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A block's header, taken apart. `offset` is where it stands in the file."""
+
+    offset: int
+    kind: Kind
+    agent: int
+    count: int
+    first_seq: int
+    length: int
+    env_bytes: int
+    policy_bytes: int
+    checksum: int
+
+    @property
+    def end(self) -> int:
+        """The offset after the block and its padding."""
+        return self.offset + ALIGN + self.length + -self.length % ALIGN
+
+
+_Payload = TypeVar("_Payload", bound=msgspec.Struct)
+
+
+def _unpack(block: Block, kind: type[_Payload]) -> _Payload:
+    try:
+        return msgspec.msgpack.decode(block.parts[0], type=kind)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise JournalError(f"journal damaged at offset {block.offset}: {error}") from None
+
+
+def file_header() -> bytes:
+    """The first 64 bytes of every journal of this version."""
+    head = _FILE_HEADER.pack(_FILE_MAGIC, VERSION, 0)[:-8]
+    return head + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(head))
+
+
+def _damaged(path: str, offset: int, what: str) -> JournalError:
+    return JournalError(f"{path}: damaged at offset {offset}: {what}")
+
+
+def pack_header(header: Header) -> bytes:
+    """The 64 bytes of a block's header."""
+    head = _BLOCK_HEADER.pack(
+        _BLOCK_MAGIC,
+        header.kind,
+        header.agent,
+        header.count,
+        header.first_seq,
+        header.length,
+        header.env_bytes,
+        header.policy_bytes,
+        header.checksum,
+        0,
+    )[:-8]
+    return head + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(head, seed=header.offset))
+
+
+def parse_header(head: bytes, offset: int, path: str) -> Header:
+    """Take a header apart that was read at `offset`.
+
+    Raises:
+        JournalError: it isn't one; `path` is for the message.
+    """
+    if len(head) < ALIGN:
+        raise _damaged(path, offset, "no block begins here")
+    if _CHECKSUM.unpack_from(head, 56)[0] != xxhash.xxh3_64_intdigest(head[:56], seed=offset):
+        raise _damaged(path, offset, "the block header's checksum is wrong")
+    magic, kind, agent, count, first_seq, length, env, policy, checksum, _ = _BLOCK_HEADER.unpack(
+        head
+    )
+    if magic != _BLOCK_MAGIC or kind not in Kind._value2member_map_:
+        raise _damaged(path, offset, f"unknown kind of block ({kind})")
+    if length > BLOCK_BYTES_MAX or env + policy > length:
+        raise _damaged(path, offset, "the lengths contradict one another")
+    return Header(offset, Kind(kind), agent, count, first_seq, length, env, policy, checksum)
+
+
+def read_block(fd: int, header: Header, path: str) -> Block:
+    """Read a block's payload and verify it.
+
+    Raises:
+        JournalError: the checksum is wrong, or the file ends before the block does.
+    """
+    padded = header.end - header.offset - ALIGN
+    data = bytearray(padded)
+    view = memoryview(data)
+    done = 0
+    while done < padded:
+        got = os.preadv(fd, [view[done:]], header.offset + ALIGN + done)
+        if not got:
+            raise _damaged(path, header.offset, "the file ends inside this block")
+        done += got
+    view = view.toreadonly()
+    payload = view[: header.length]
+    if xxhash.xxh3_64_intdigest(payload) != header.checksum or any(view[header.length :]):
+        raise _damaged(path, header.offset, "the block's checksum is wrong")
+    cut = header.env_bytes + header.policy_bytes
+    parts = (payload[: header.env_bytes], payload[header.env_bytes : cut], payload[cut:])
+    return Block(header.offset, header.kind, header.agent, header.count, header.first_seq, parts)
+
+
+def _zeros_from(fd: int, offset: int) -> bool:
+    while chunk := os.pread(fd, _SCAN_CHUNK_BYTES, offset):
+        if chunk.count(0) != len(chunk):
+            return False
+        offset += len(chunk)
+    return True
+
+
+def scan(fd: int, path: str, *, salvage: bool = False, cut_last: bool = False) -> Index:
+    """Walk the headers and index the blocks.
+
+    Args:
+        salvage: let the first damage end the index instead of raising.
+        cut_last: count a last block whose payload is wrong to the torn tail. A resuming writer
+            may: it advances a cursor only after the write, so what it cuts off is still there.
+    """
+    index = Index()
+    size = os.fstat(fd).st_size
+    head = os.pread(fd, ALIGN, 0)
+    if head != file_header()[: len(head)]:
+        what = "it is no journal"
+        if head[:8] == _FILE_MAGIC:
+            what = "damaged at offset 0, or written by another version of dsec-kernel"
+        raise JournalError(f"{path}: {what}")
+    offset = ALIGN if size >= ALIGN else 0
+    while ALIGN <= offset < size:
+        try:
+            head = os.pread(fd, ALIGN, offset)
+            if len(head) < ALIGN or (head == _ZEROS and _zeros_from(fd, offset)):
+                break
+            header = parse_header(head, offset, path)
+            if header.end > size:
+                break
+            last = header.end == size
+            plain = header.kind not in (Kind.BATCH, Kind.REMAINDER)
+            if cut_last and last:
+                try:
+                    read_block(fd, header, path)
+                except JournalError:
+                    break
+            block = read_block(fd, header, path) if plain or last else None
+            _index(index, header, block, path)
+        except JournalError as error:
+            if not salvage:
+                raise
+            index.damage = str(error)
+            break
+        offset = header.end
+    index.end = offset
+    index.torn_bytes = size - offset
+    return index
+
+
+def _index(index: Index, header: Header, block: Block | None, path: str) -> None:
+    """Take one block into the index, if it makes sense after those before it."""
+    kind = header.kind
+    if index.closed:
+        raise _damaged(path, header.offset, f"a {kind.name} block after the end of the journal")
+    if block is not None and kind is Kind.RUN:
+        index.run = _unpack(block, Run)
+        return
+    if kind is Kind.CLOSED:
+        index.closed = True
+        return
+    if block is not None and kind is Kind.DECLARATION:
+        declaration = _unpack(block, Declaration)
+        if declaration.index != len(index.agents):
+            raise _damaged(path, header.offset, f"agent {declaration.agent!r} out of order")
+        index.agents.append(AgentIndex(declaration))
+        return
+    if header.agent >= len(index.agents):
+        raise _damaged(path, header.offset, f"agent {header.agent} was never declared")
+    agent = index.agents[header.agent]
+    name = agent.declaration.agent
+    if agent.finished:
+        raise _damaged(path, header.offset, f"a {kind.name} block after the end of {name!r}")
+    if kind is Kind.BATCH:
+        if header.count == 0 or header.first_seq != agent.seq_committed + 1:
+            raise _damaged(
+                path, header.offset,
+                f"{header.count} transitions of {name!r} from {header.first_seq} on, where "
+                f"{agent.seq_committed + 1} was next",
+            )  # fmt: skip
+        agent.batches.append(header.offset)
+        agent.seq_committed += header.count
+    elif kind is Kind.REMAINDER:
+        agent.remainders.append(header.offset)
+    elif kind is Kind.END:
+        agent.ended = True
+    elif block is not None:
+        agent.abandoned = _unpack(block, Abandoned)
