@@ -1,0 +1,339 @@
+"""The configuration as typed models: the names of every key, their ranges and what they mean.
+
+Rule 1: a key is here only if it has an effect, or if its one permitted value states a fact. Keys
+that belong to the design but that nothing implements yet are in `NOT_YET`, so that whoever writes
+one is told so; they are not in the JSON Schema either.
+Rule 2: no rule that needs two places of the document is here (see check.py), nothing that needs the
+machine (engine/preflight.py) and nothing that needs user code, which only child processes import.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic.config import JsonDict
+from pydantic_core import PydanticCustomError
+
+STEPS_MAX = 10**15
+AGENTS_MAX = 100_000
+WEEK_S = 7 * 24 * 3600.0
+
+# What the design has and this version doesn't: key -> what to do instead. `*` stands for an index.
+NOT_YET: dict[str, str] = {
+    "agents.*.sync_interval": "there is no pool of Agent State Atoms to synchronise",
+    "agents.*.reward_window_size": "no reward history is kept in Agent State Atoms",
+    "agents.*.failover.protection_budget": "runners that die are not replaced",
+    "agents.*.failover.restarts.period_s": "runners that die are not replaced",
+    "agents.*.reward.objectives": "name a reward class with reward.entry",
+    "pool": "there are no Agent State Atoms to keep",
+    "chaos": "faults are not injected",
+}
+
+
+def _say(message: str) -> PydanticCustomError:
+    return PydanticCustomError("dsec", "{message}", {"message": message})
+
+
+def _whole(value: object) -> object:
+    """Let 1e6 be a whole number: YAML reads it as a float and no one means anything else by it."""
+    if isinstance(value, float) and value.is_integer() and abs(value) <= 2**53:
+        return int(value)
+    return value
+
+
+def _file_name(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", value):
+        raise _say(
+            "a name has 1 to 64 letters, digits, `_`, `-` or `.` and begins with a letter or a "
+            "digit, because files are named after it"
+        )
+    return value
+
+
+def _only(option: bool | int | str) -> AfterValidator:
+    """The type of a key that has one value for now, because nothing implements the others."""
+    name = str(option).lower() if isinstance(option, bool) else str(option)
+
+    def validate(value: bool | int | str) -> bool | int | str:
+        if value != option:
+            raise _say(f"only {name} is available in this version")
+        return value
+
+    return AfterValidator(validate)
+
+
+def _entry(value: str) -> str:
+    dotted = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
+    if re.fullmatch(f"{dotted}:{dotted}", value):
+        return value
+    hint = ""
+    if re.fullmatch(dotted, value) and "." in value:
+        module, _, name = value.rpartition(".")
+        hint = f" (did you mean {module}:{name}?)"
+    elif re.fullmatch(rf"{dotted}:", value) or re.fullmatch(dotted, value):
+        hint = f" (the module alone; add the name, as in {value.rstrip(':')}:MyClass)"
+    elif value.endswith(".py") or "/" in value:
+        hint = " (a module as in an import statement, not a file)"
+    raise _say(f'expected "module:name"{hint}')
+
+
+def _env_id(value: str) -> str:
+    if not re.fullmatch(r"(?:[\w.]+:)?(?:[\w:.-]+/)*[\w:.-]+", value):
+        raise _say("expected the id of a registered environment, such as CartPole-v1")
+    return value
+
+
+Amount = Annotated[int, Field(ge=1, le=STEPS_MAX), BeforeValidator(_whole)]
+Seed = Annotated[int, Field(ge=0, lt=2**63), BeforeValidator(_whole)]
+Count = Annotated[int, Field(ge=1, le=AGENTS_MAX), BeforeValidator(_whole)]
+Width = Annotated[int, Field(ge=1, le=65_536), BeforeValidator(_whole)]
+Interval = Annotated[int, Field(ge=1, le=2**31), BeforeValidator(_whole)]
+Slots = Annotated[int, Field(ge=4, le=2**24), BeforeValidator(_whole)]
+Mebibytes = Annotated[int, Field(ge=16, le=2**40), BeforeValidator(_whole)]
+Files = Annotated[int, Field(ge=16, le=2**30), BeforeValidator(_whole)]
+FileName = Annotated[
+    str,
+    AfterValidator(_file_name),
+    WithJsonSchema({"type": "string", "pattern": r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,63}$"}),
+]
+Entry = Annotated[
+    str, AfterValidator(_entry), WithJsonSchema({"type": "string", "pattern": r"^[^:\s]+:[^:\s]+$"})
+]
+EnvId = Annotated[str, AfterValidator(_env_id)]
+Seconds = Annotated[float, Field(gt=0, le=WEEK_S, allow_inf_nan=False)]
+OnlyFalse = Annotated[bool, _only(False), WithJsonSchema({"const": False})]
+OnlyTrue = Annotated[bool, _only(True), WithJsonSchema({"const": True})]
+OnlyZero = Annotated[int, _only(0), WithJsonSchema({"const": 0})]
+OnlyNone = Annotated[str, _only("none"), WithJsonSchema({"const": "none"})]
+Kwargs = Annotated[dict[str, Any], WithJsonSchema({"type": "object"})]
+
+
+def _one_of(*names: str) -> JsonDict:
+    return {"oneOf": [{"required": [name]} for name in names]}
+
+
+class Model(BaseModel):
+    """Base of all models: nothing unknown, nothing converted, nothing changed afterwards."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _blank_is_absent(cls, data: Any) -> Any:
+        # `kwargs:` with nothing behind it is null in YAML and means "left out" to who wrote it.
+        if not isinstance(data, dict):
+            return data
+        return {k: v for k, v in data.items() if v is not None or k not in cls.model_fields}
+
+
+class Run(Model):
+    """What the run is called, how its randomness begins and how much there is to do."""
+
+    model_config = ConfigDict(json_schema_extra=_one_of("steps", "episodes"))
+
+    name: FileName = Field(default="run", description="Names the run directory.")
+    seed: Seed | None = Field(
+        default=None,
+        description="Every agent's randomness derives from this and from the agent's name. "
+        "Left out: drawn anew for each run, and written down in its config.yaml.",
+    )
+    steps: Amount | None = Field(
+        default=None,
+        description="Environment transitions of all agents, in fixed quotas: steps divided "
+        "by the number of agents, the remainder going to the first ones, each quota rounded up to "
+        "whole steps of the agent's num_envs environments.",
+        examples=[200_000],
+    )
+    episodes: Amount | None = Field(
+        default=None,
+        description="Instead of steps: finished episodes of all agents together, in fixed quotas.",
+    )
+    deterministic: OnlyFalse = Field(
+        default=False, description="Only false: no more is pinned than the seeds and the quotas."
+    )
+
+
+class Wrapper(Model):
+    """A wrapper around the environment, applied in the order of the list."""
+
+    entry: Entry = Field(
+        description="module:name of a gymnasium.Wrapper, called as name(env, **kwargs).",
+        examples=["gymnasium.wrappers:FlattenObservation"],
+    )
+    kwargs: Kwargs = Field(default_factory=dict, description="Keywords for the wrapper.")
+
+
+class Env(Model):
+    """The environment of an agent: either `id` or `entry`."""
+
+    model_config = ConfigDict(json_schema_extra=_one_of("id", "entry"))
+
+    id: EnvId | None = Field(
+        default=None,
+        description="A registered environment, `CartPole-v1` or `module:Name-v0`, made by "
+        "gymnasium.make.",
+        examples=["CartPole-v1"],
+    )
+    entry: Entry | None = Field(
+        default=None,
+        description="Instead of id: module:name of what returns a gymnasium.Env.",
+        examples=["my_package.envs:make"],
+    )
+    kwargs: Kwargs = Field(default_factory=dict, description="Keywords for the environment.")
+    wrappers: list[Wrapper] = Field(default_factory=list, description="Innermost first.")
+    num_envs: Width = Field(
+        default=1,
+        description="Environments in the one env runner; the policy sees them as one batch.",
+    )
+
+
+class Policy(Model):
+    """The policy of an agent."""
+
+    entry: Entry = Field(
+        description="module:Class with act(obs); with learn(transitions) too, it learns.",
+        examples=["dsec.policies:RandomPolicy"],
+    )
+    kwargs: Kwargs = Field(default_factory=dict, description="Keywords for the policy.")
+
+
+class Reward(Model):
+    """What turns transitions into rewards."""
+
+    entry: Entry = Field(
+        default="dsec.reward:EnvReward",
+        description="module:Class with compute(transitions); EnvReward keeps the environment's.",
+    )
+    kwargs: Kwargs = Field(default_factory=dict, description="Keywords for the reward.")
+
+
+class Restarts(Model):
+    """How often a runner that died is replaced."""
+
+    max: OnlyZero = Field(
+        default=0, description="Only 0: an agent whose runner dies is quarantined."
+    )
+
+
+class Failover(Model):
+    """What happens when a runner dies. In this version: its agent is quarantined."""
+
+    standby: OnlyNone = Field(default="none", description="Only none.")
+    cached_steps: OnlyZero = Field(default=0, description="Only 0.")
+    restarts: Restarts = Field(default_factory=Restarts)
+
+
+class Deadlines(Model):
+    """Seconds that user code may take in each phase before its runner is killed as hung."""
+
+    construct_s: Seconds = Field(default=60.0, description="Importing and constructing.")
+    reset_s: Seconds = Field(default=30.0, description="env.reset")
+    step_s: Seconds = Field(default=10.0, description="env.step")
+    act_s: Seconds = Field(default=10.0, description="policy.act")
+    learn_s: Seconds = Field(default=60.0, description="policy.learn")
+    reward_s: Seconds = Field(default=10.0, description="reward.compute")
+    close_s: Seconds = Field(default=5.0, description="close() of any of the three.")
+
+
+class Limits(Model):
+    """Limits of each of the agent's processes."""
+
+    memory_mb: Mebibytes | None = Field(
+        default=None,
+        description="Data memory (RLIMIT_DATA) in MiB; more is refused to the runner. "
+        "Left out: no limit.",
+    )
+    open_files: Files | None = Field(
+        default=None,
+        description="Open file descriptors. Left out: what the shell that started the run had.",
+    )
+    network: OnlyTrue = Field(default=True, description="Only true: the network is not taken away.")
+
+
+class Ipc(Model):
+    """The rings between an agent's processes."""
+
+    ring_slots: Slots = Field(
+        default=1024,
+        description="Records that each ring holds before its writer has to wait for the readers.",
+    )
+
+
+class Agent(Model):
+    """One agent, or `count` agents alike."""
+
+    name: FileName = Field(
+        description="The agent's name. With count they are name-000, name-001 and so on.",
+        examples=["cartpole"],
+    )
+    count: Count | None = Field(
+        default=None,
+        description="How many. Left out: one agent, with the plain name.",
+    )
+    env: Env = Field(examples=["{id: CartPole-v1}"], description="What the agent acts on.")
+    policy: Policy = Field(
+        examples=['{entry: "dsec.policies:RandomPolicy"}'], description="What chooses its actions."
+    )
+    reward: Reward = Field(default_factory=Reward, description="What rewards it.")
+    snapshot_interval: Interval = Field(
+        default=50,
+        ge=1,
+        le=2**31,
+        description="Steps from one boundary marker in the rings to the next.",
+    )
+    failover: Failover = Field(default_factory=Failover)
+    deadlines: Deadlines = Field(default_factory=Deadlines)
+    limits: Limits = Field(default_factory=Limits)
+    ipc: Ipc = Field(default_factory=Ipc)
+
+
+class Record(Model):
+    """The recording of every transition."""
+
+    format: Literal["parquet", "none"] | None = Field(
+        default=None,
+        description="parquet: a journal while the run lasts, Parquet files at its end (needs "
+        "pyarrow). none: count, and keep nothing. Left out: Parquet where pyarrow is installed, "
+        "else the journal stays.",
+    )
+    disk_wait_s: float = Field(
+        default=30.0,
+        ge=0,
+        le=WEEK_S,
+        allow_inf_nan=False,
+        description="How long a full disk is waited for before the run is ended whole.",
+    )
+
+
+class Config(Model):
+    """The configuration of a run of dsec-kernel.
+
+    Top-level keys that begin with `x-` are left alone: a place for YAML anchors to be merged later.
+    """
+
+    model_config = ConfigDict(json_schema_extra={"patternProperties": {"^x-": True}})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _anchors_apart(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        return {k: v for k, v in data.items() if not str(k).startswith("x-")}
+
+    run: Run = Field(examples=["{name: cartpole, seed: 7, steps: 200_000}"])
+    agents: list[Agent] = Field(
+        min_length=1,
+        description="The agents.",
+        examples=["[{name: …, env: {…}, policy: {…}}]"],
+    )
+    record: Record = Field(default_factory=Record)
