@@ -1,18 +1,14 @@
-"""Control channels: frames over SOCK_SEQPACKET sockets, descriptors beside them by SCM_RIGHTS.
+"""Control channels: frames over SOCK_SEQPACKET sockets, descriptors beside them.
 
-This file owns everything that touches a control socket, and is the one place where an operating
-error of a socket or a peer's nonsense becomes a typed error. It must not know what a frame means
-(see frames.py) and imports no numpy: the supervisor loads it.
-
-One frame is one datagram, so a frame is whole or not there, whoever dies. Two faces of the same
-wire: `Channel` blocks with a limit (zygotes, runners, the recorder), `AsyncChannel` never blocks
-(the supervisor's loop). An empty datagram can't be told from the end of the stream and ends it.
+This file owns the waiting and the queueing. Two faces of the same wire: `Channel` blocks with a
+limit (zygotes, runners, the recorder), `AsyncChannel` never blocks (the supervisor's loop). The
+system calls are in datagrams.py; what a frame means is no matter of either. It imports no numpy:
+the supervisor loads it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import fcntl
 import os
@@ -21,7 +17,7 @@ import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from dsec.errors import (
     ChannelClosed,
@@ -29,115 +25,29 @@ from dsec.errors import (
     ChannelTimeout,
     FrameError,
     LocalError,
-    MachineError,
     PeerError,
 )
 from dsec.ipc import frames
-from dsec.ipc.frames import FRAME_BYTES_MAX, AnyFrame
+from dsec.ipc.datagrams import (
+    FDS_MAX,
+    PEER_GONE,
+    SHORT_OF,
+    check_fds,
+    close_fds,
+    pair,
+    recvmsg,
+    sendmsg,
+    short_of_descriptors,
+)
+from dsec.ipc.frames import AnyFrame
 
-FDS_MAX = 16
+__all__ = ["FDS_MAX", "AsyncChannel", "Channel", "pair"]
+
 FRAMES_PER_WAKE_MAX = 16
 SEND_QUEUE_FRAMES_MAX = 256
 SEND_QUEUE_BYTES_MAX = 4 * 1024 * 1024
 RETRY_S = 0.02
 TIMEOUT_DEFAULT_S = 10.0
-
-_FD_BYTES = 4
-_ANCILLARY_BYTES = socket.CMSG_SPACE(FDS_MAX * _FD_BYTES)
-_RECV_FLAGS = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
-_SEND_FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
-_PEER_GONE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ECONNREFUSED, errno.ENOTCONN})
-# The kernel is short of memory or of descriptors in flight; unlike with EAGAIN, the socket stays
-# writable meanwhile, so polling for writability would spin.
-_SHORT_OF = frozenset({errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM})
-
-
-def pair() -> tuple[socket.socket, socket.socket]:
-    """Return the two ends of a new control channel, both close-on-exec.
-
-    Raises:
-        MachineError: no descriptors are left.
-    """
-    try:
-        ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    except OSError as error:
-        raise _short_of_descriptors(error, 2) from None
-    for end in ends:
-        # The kernel doubles this and caps it at net.core.wmem_max; a frame of the largest size
-        # must fit beside its bookkeeping, or sendmsg says EMSGSIZE for ever.
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * FRAME_BYTES_MAX)
-    return ends
-
-
-def _short_of_descriptors(error: OSError, need: int) -> MachineError:
-    limit = os.sysconf("SC_OPEN_MAX")
-    return MachineError(
-        f"{need} more descriptors are needed, and this process may have {limit} ({error})",
-        "Raise the limit with `ulimit -n`, or run fewer agents.",
-    )
-
-
-def _close_fds(fds: Iterable[int]) -> None:
-    for fd in fds:
-        with contextlib.suppress(OSError):
-            os.close(fd)
-
-
-def _check_fds(fds: Sequence[int]) -> None:
-    if len(fds) > FDS_MAX:
-        raise LocalError(f"{len(fds)} descriptors beside one frame; at most {FDS_MAX} fit")
-
-
-def _sendmsg(sock: socket.socket, data: bytes, fds: Sequence[int]) -> None:
-    """Send one datagram or raise OSError; a datagram is never sent in part."""
-    if fds:
-        rights = b"".join(fd.to_bytes(_FD_BYTES, "little") for fd in fds)
-        sock.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)], _SEND_FLAGS)
-    else:
-        sock.send(data, _SEND_FLAGS)
-
-
-def _recvmsg(sock: socket.socket) -> tuple[AnyFrame, list[int]]:
-    """Receive one frame and its descriptors without blocking.
-
-    Raises:
-        BlockingIOError: nothing is there.
-        ChannelClosed: the other end is gone and all that it sent has been read.
-        FrameError: the datagram is no frame; its descriptors are closed.
-    """
-    data, ancillary, flags = _recv_datagram(sock)
-    fds: list[int] = []
-    for level, kind, payload in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            whole = len(payload) - len(payload) % _FD_BYTES
-            fds += memoryview(payload[:whole]).cast("i")
-    try:
-        if flags & socket.MSG_CTRUNC:
-            raise FrameError(
-                f"descriptors were lost beside a frame: more than {FDS_MAX} were sent, or this"
-                f" process is at its limit of {os.sysconf('SC_OPEN_MAX')} open files"
-            )
-        if flags & socket.MSG_TRUNC:
-            raise FrameError(f"a datagram is larger than {FRAME_BYTES_MAX} bytes")
-        if not data:
-            raise ChannelClosed("the other end of the control channel is closed")
-        return frames.decode(data), fds
-    except PeerError:
-        _close_fds(fds)
-        raise
-
-
-def _recv_datagram(sock: socket.socket) -> tuple[bytes, list[tuple[int, int, bytes]], int]:
-    for _ in range(2):
-        try:
-            data, ancillary, flags, _ = sock.recvmsg(FRAME_BYTES_MAX, _ANCILLARY_BYTES, _RECV_FLAGS)
-            return data, ancillary, flags
-        except OSError as error:
-            if error.errno not in _PEER_GONE:
-                raise
-            # A peer that closes with unread frames in its own queue leaves ECONNRESET here, once,
-            # ahead of the frames it sent before; a second try reads those.
-    raise ChannelClosed("the other end of the control channel is gone")
 
 
 class Channel:
@@ -180,7 +90,7 @@ class Channel:
             ChannelClosed: the other end is gone.
             LocalError, FrameError: too many descriptors, too large a frame, or closed here.
         """
-        _check_fds(fds)
+        check_fds(fds)
         data = frames.encode(frame)
         deadline = time.monotonic() + timeout_s
         while wait_for := self._try_sendmsg(data, fds):
@@ -206,13 +116,13 @@ class Channel:
         """Send; return 0 if it is sent, else the poll events to wait for before the next try."""
         self._check_open()
         try:
-            _sendmsg(self._sock, data, fds)
+            sendmsg(self._sock, data, fds)
         except BlockingIOError:
             return select.POLLOUT
         except OSError as error:
-            if error.errno in _SHORT_OF:
+            if error.errno in SHORT_OF:
                 return select.POLLHUP
-            if error.errno in _PEER_GONE:
+            if error.errno in PEER_GONE:
                 raise ChannelClosed(f"the control channel's other end is gone: {error}") from None
             raise LocalError(f"can't send on the control channel: {error}") from None
         return 0
@@ -232,7 +142,7 @@ class Channel:
         deadline = time.monotonic() + timeout_s
         while True:
             try:
-                return _recvmsg(self._sock)
+                return recvmsg(self._sock)
             except BlockingIOError:
                 left_s = deadline - time.monotonic()
             if left_s <= 0:
@@ -337,7 +247,7 @@ class AsyncChannel:
             LocalError, FrameError: too many descriptors, a bad one, or too large a frame.
             MachineError: no descriptors are left to keep `fds` for later.
         """
-        _check_fds(fds)
+        check_fds(fds)
         data = frames.encode(frame)
         if self.closed or self._peer_gone:
             return False
@@ -362,18 +272,18 @@ class AsyncChannel:
     def _send_now(self, data: bytes, fds: Sequence[int]) -> bool:
         """Return True if the datagram needs no further attention: it is sent, or can't ever be."""
         try:
-            _sendmsg(self._sock, data, fds)
+            sendmsg(self._sock, data, fds)
         except BlockingIOError:
             if not self._writing:
                 self._writing = True
                 self._loop.add_writer(self._sock.fileno(), self._writable)
             return False
         except OSError as error:
-            if error.errno in _PEER_GONE:
+            if error.errno in PEER_GONE:
                 # What it sent before it died is still to be read; the reader meets the end.
                 self._peer_gone = True
                 return True
-            if error.errno in _SHORT_OF:
+            if error.errno in SHORT_OF:
                 self._stop_writing()
                 if self._retry is None:
                     self._retry = self._loop.call_later(RETRY_S, self._retry_now)
@@ -387,9 +297,9 @@ class AsyncChannel:
             for fd in fds:
                 kept.append(os.dup(fd))
         except OSError as error:
-            _close_fds(kept)
+            close_fds(kept)
             if error.errno in (errno.EMFILE, errno.ENFILE):
-                raise _short_of_descriptors(error, len(fds)) from None
+                raise short_of_descriptors(error, len(fds)) from None
             raise LocalError(f"can't keep descriptor for sending: {error}") from None
         return tuple(kept)
 
@@ -406,7 +316,7 @@ class AsyncChannel:
                 break
             self._queue.popleft()
             self._queued_bytes -= len(data)
-            _close_fds(fds)
+            close_fds(fds)
         self._drop_queue()
         self._stop_writing()
 
@@ -421,7 +331,7 @@ class AsyncChannel:
 
     def _drop_queue(self) -> None:
         for _, fds in self._queue:
-            _close_fds(fds)
+            close_fds(fds)
         self._queue.clear()
         self._queued_bytes = 0
 
@@ -432,7 +342,7 @@ class AsyncChannel:
             if self.closed:
                 return
             try:
-                frame, fds = _recvmsg(self._sock)
+                frame, fds = recvmsg(self._sock)
             except BlockingIOError:
                 return
             except ChannelClosed:

@@ -50,7 +50,7 @@ def view(buffer: Buffer, offset: int, shape: tuple[int, ...], dtype: np.dtype[An
 class ArrayLeaf:
     """A leaf of at least one axis per value."""
 
-    __slots__ = ("_batch", "_dtype", "_kind", "_leaf", "_shape")
+    __slots__ = ("_batch", "_direct", "_dtype", "_kind", "_leaf", "_shape")
 
     def __init__(self, leaf: Leaf, n: int) -> None:
         self._leaf = leaf
@@ -58,13 +58,15 @@ class ArrayLeaf:
         self._kind = leaf.dtype.kind
         self._shape = leaf.shape
         self._batch = (n, *leaf.shape)
+        # Dtypes met before whose every value may be assigned; environments that declare float32
+        # and return float64 in each step are many.
+        self._direct = {leaf.dtype}
 
     def views(self, buffer: Buffer, offset: int = 0) -> NDArray[Any]:
         return view(buffer, offset + self._leaf.offset, self._batch, self._dtype)
 
     def write(self, views: NDArray[Any], i: int, value: Any) -> None:
-        # Identity of dtypes is enough: where equal ones differ in it, the slow way is as right.
-        if type(value) is np.ndarray and value.dtype is self._dtype and value.shape == self._shape:
+        if type(value) is np.ndarray and value.dtype in self._direct and value.shape == self._shape:
             views[i] = value
         else:
             views[i] = self._fit(value, self._shape)
@@ -72,7 +74,7 @@ class ArrayLeaf:
     def write_batch(self, views: NDArray[Any], values: Any) -> None:
         if (
             type(values) is np.ndarray
-            and values.dtype is self._dtype
+            and values.dtype in self._direct
             and values.shape == self._batch
         ):
             views[...] = values
@@ -98,12 +100,17 @@ class ArrayLeaf:
         got = array.dtype
         if array.shape != shape:
             raise self._misfit(shape, f"{got} {array.shape}")
+        if np.can_cast(got, self._dtype, "safe"):
+            self._direct.add(got)
+            return array
         integers = got.kind in "iu" and self._kind in "iu"
         weak = integers and not isinstance(value, np.ndarray | np.generic)
         if not weak and not np.can_cast(got, self._dtype, "same_kind"):
             name = "" if isinstance(value, np.ndarray) else f" ({type(value).__name__})"
             raise self._misfit(shape, f"{got} {array.shape}{name}")
-        if integers and array.size and not np.can_cast(got, self._dtype, "safe"):
+        if not integers:
+            self._direct.add(got)
+        elif array.size:
             bounds = np.iinfo(self._dtype)
             low, high = int(array.min()), int(array.max())
             if low < bounds.min or high > bounds.max:
@@ -117,14 +124,18 @@ class ArrayLeaf:
 class ScalarLeaf(ArrayLeaf):
     """A leaf of one number per value; `read` gives a numpy scalar, as iterating a batch does."""
 
-    __slots__ = ("_type",)
+    __slots__ = ("_max", "_min", "_type")
 
     def __init__(self, leaf: Leaf, n: int) -> None:
         super().__init__(leaf, n)
         self._type = leaf.dtype.type
+        self._min, self._max = 0, -1
+        if leaf.dtype.kind in "iu":
+            bounds = np.iinfo(leaf.dtype)
+            self._min, self._max = int(bounds.min), int(bounds.max)
 
     def write(self, views: NDArray[Any], i: int, value: Any) -> None:
-        if type(value) is self._type:
+        if type(value) is self._type or (type(value) is int and self._min <= value <= self._max):
             views[i] = value
         else:
             views[i] = self._fit(value, self._shape)

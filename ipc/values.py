@@ -32,6 +32,10 @@ _PATH_STEPS_SHOWN = 8
 
 _TUPLE, _SET, _FROZENSET, _INT, _STR, _ARRAY, _SCALAR, _NP_STR, _NP_BYTES = range(1, 10)
 
+# One code for each numpy number, because infos are full of them. Only ever append.
+_NUMBERS = {64 + i: np.dtype(char) for i, char in enumerate("?bBhHiIlLqQefdgFDG")}
+_NUMBER_CODES = {dtype.type: code for code, dtype in _NUMBERS.items()}
+
 _INT_MIN: Final = -(1 << 63)
 _INT_MAX: Final = (1 << 64) - 1
 _PLAIN = frozenset({bool, int, float, str, bytes, type(None)})
@@ -105,6 +109,9 @@ def _wire(value: Any, depth: int) -> Any:
         return value if _is_utf8(value) else Ext(_STR, value.encode("utf-8", "surrogatepass"))
     if kind in _PLAIN:
         return value
+    code = _NUMBER_CODES.get(kind)
+    if code is not None:
+        return Ext(code, value.tobytes())
     if isinstance(value, np.generic):
         return _wire_scalar(value)
     if kind is np.ndarray:
@@ -137,7 +144,7 @@ def _wire_dict(value: dict[Any, Any], depth: int) -> dict[Any, Any]:
             raise _RefusedError(f"key {key!r} is a {type(key).__name__}; use str or int")
         elif not _INT_MIN <= key <= _INT_MAX:
             raise _RefusedError(f"key {key} has more than 64 bits")
-        wired[key] = _wire_item(key, item, depth)
+        wired[key] = item if type(item) is float else _wire_item(key, item, depth)
     return wired
 
 
@@ -257,6 +264,11 @@ def _unwire(value: Any, depth: int) -> Any:
 
 
 def _extension(code: int, data: memoryview) -> Any:
+    number = _NUMBERS.get(code)
+    if number is not None:
+        if len(data) != number.itemsize:
+            _refuse(f"{len(data)} bytes for {number}")
+        return np.frombuffer(data, number)[0]
     if code in _MARKERS:
         if data:
             _refuse("a marker with a payload")
