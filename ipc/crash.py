@@ -1,0 +1,37 @@
+"""The last gasp: arm the C handlers that write down how this process dies (crash.c).
+
+Runners call `arm` early, after `faulthandler.enable()` (which is called next when a signal comes,
+and prints the Python stack), and `attach` once they have an outbox. The kernel reads the record
+with `segment.read_crash`.
+"""
+
+from __future__ import annotations
+
+import os
+
+from dsec.errors import MachineError
+from dsec.ipc._ring import lib
+from dsec.ipc.ring import Outbox
+
+
+def arm(notify_fd: int = -1) -> None:
+    """Install handlers for SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT on a stack of their own.
+
+    On such a signal the process writes its crash record, one line and the native stack to stderr,
+    and hands the signal to the handler installed before; the exit status stays the signal. A
+    second call only changes `notify_fd`.
+
+    Args:
+        notify_fd: descriptor (an eventfd, say) that gets eight bytes before the stack is unwound.
+
+    Raises:
+        MachineError: no memory for the signal stack.
+    """
+    code = lib.dsec_crash_arm(notify_fd)
+    if code:
+        raise MachineError(f"can't install the crash handlers: {os.strerror(code)}", "")
+
+
+def attach(outbox: Outbox) -> None:
+    """Write crash records into this outbox's header page, until it is closed."""
+    lib.dsec_crash_attach(outbox.c)

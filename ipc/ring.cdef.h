@@ -1,0 +1,178 @@
+/* What Python sees of the shared-memory core: the handles (process-local) and the functions.
+ *
+ * cffi parses this text and ring.h includes it, so there is one declaration of each. It holds no
+ * preprocessor line and no atomic: everything that lies in shared memory is declared in ring.h.
+ * The handles are plain structs, allocated by Python (ffi.new) so that reading a field is one load.
+ */
+
+enum {
+    DSEC_OK = 0,
+    DSEC_EMPTY = -1,       /* nothing there; only where nobody waits */
+    DSEC_TIMEOUT = -2,     /* the limit passed */
+    DSEC_INTERRUPTED = -3, /* a signal arrived; look at the control channel */
+    DSEC_TOO_LARGE = -4,   /* two records of this size do not fit the ring */
+    DSEC_CORRUPT = -5,     /* a peer wrote what it may not; see dsec_fault */
+    DSEC_CLOSED = -6,      /* the handle was closed */
+    DSEC_MISUSE = -7,      /* wrong order of calls or a value outside its range */
+    DSEC_FULL = -8         /* no free slot in a table of this process */
+};
+
+enum {
+    DSEC_PAGE = 4096,        /* the header page of a segment */
+    DSEC_HEAD = 32,          /* the header of a record */
+    DSEC_GRAIN = 64,         /* records start at multiples of this */
+    DSEC_CAPACITY_MIN = 4096,
+    DSEC_ROLES = 8,          /* cursor slots in a segment, one for each role it may read */
+    DSEC_KIND_MAX = 4,
+    DSEC_FLAG_BOUNDARY = 1,
+    DSEC_FLAG_END = 2,
+    DSEC_FLAG_URGENT = 4,
+    DSEC_LANES_MAX = 1024,
+    DSEC_GROUP_ROLE = 255    /* the role word of a group segment, which is nobody's outbox */
+};
+
+/* What was found where it may not be; `what` is one of the DSEC_BAD_ values. */
+enum {
+    DSEC_BAD_MAGIC = 1,
+    DSEC_BAD_VERSION,
+    DSEC_BAD_ROLE,
+    DSEC_BAD_SIZE,
+    DSEC_BAD_TAIL,
+    DSEC_BAD_CURSOR,
+    DSEC_BAD_POSITION,
+    DSEC_BAD_MARK,
+    DSEC_BAD_LENGTH,
+    DSEC_BAD_KIND,
+    DSEC_BAD_SEQ,
+    DSEC_BAD_EPOCH
+};
+
+typedef struct {
+    int32_t what;
+    int32_t role;       /* whose segment it lies in */
+    uint64_t position;  /* ring position, where that makes sense */
+    uint64_t found;
+    uint64_t wanted;    /* the value, or the bound, that would have been right */
+} dsec_fault;
+
+/* The header of a record, as it lies in the ring and in the journal. Little endian. */
+typedef struct {
+    uint64_t position;
+    uint64_t seq;
+    uint32_t nbytes;
+    uint32_t epoch;
+    uint16_t kind;
+    uint16_t flags;
+    uint32_t mark;
+} dsec_head;
+
+/* One other process' outbox, mapped read-only. */
+typedef struct {
+    void *page;
+    uint8_t *data;
+    uint64_t capacity;
+    uint32_t role;
+    uint32_t epoch;
+} dsec_peer;
+
+/* A reader of my ring, as the writer sees it. */
+typedef struct {
+    dsec_peer *peer;   /* the reader's outbox, where its cursor and its want lie */
+    uint64_t woken;    /* the last want that was answered with a wake-up */
+    int32_t eventfd;   /* written instead of the futex wake; -1 where there is none */
+    uint32_t role;
+} dsec_follower;
+
+typedef struct {
+    void *page;
+    uint8_t *data;
+    void *group;       /* page of the vector's doorbell, or NULL */
+    uint64_t capacity;
+    uint64_t tail;     /* private copy; the shared one is only ever stored */
+    uint64_t floor;    /* lowest follower cursor when last looked at */
+    uint64_t claimed;  /* payload bytes of the open claim; UINT64_MAX = none */
+    uint32_t lag;      /* index of the follower that is at `floor` */
+    uint32_t role;
+    uint32_t epoch;    /* written into each record */
+    uint32_t spin;     /* sched_yield calls before a wait sleeps */
+    uint32_t phase;    /* private copy of the progress word's phase */
+    uint32_t nfollowers;
+    uint64_t seq;      /* private copy of the progress word's seq */
+    uint64_t wakes;    /* futex or eventfd wake-ups given */
+    uint64_t sleeps;   /* futex waits entered */
+    dsec_follower follower[8];
+    dsec_fault fault;
+} dsec_outbox;
+
+typedef struct {
+    uint64_t seq;
+    uint64_t offset;   /* of the payload, in the double mapping of the data area */
+    uint32_t nbytes;
+    uint32_t epoch;
+    uint16_t kind;
+    uint16_t flags;
+    uint32_t stride;   /* bytes that the record takes in the ring */
+} dsec_record;
+
+typedef struct {
+    dsec_record now;   /* the current record */
+    dsec_outbox *mine; /* my outbox, where my cursor lies */
+    dsec_peer *peer;
+    uint64_t read;     /* end of the current record: where the next one starts */
+    uint64_t start;    /* where the current record starts */
+    uint64_t cursor;   /* private copy of the shared cursor */
+    uint64_t woken;    /* the last space_want that was answered */
+    dsec_fault fault;
+} dsec_reader;
+
+typedef struct {
+    uint32_t signo;
+    int32_t code;
+    uint32_t phase;
+    uint32_t epoch;
+    uint64_t address;
+    uint64_t ip;
+    uint64_t seq;
+    int64_t time_ns;
+} dsec_crash_info;
+
+/* ---- segment.c */
+int dsec_format(void *base, uint64_t size, uint32_t role, uint32_t epoch, uint64_t start);
+void *dsec_map(int fd, uint64_t size, int writable);
+void dsec_unmap(uint64_t size, void *base);
+void *dsec_map_page(int fd, int writable);
+void dsec_unmap_page(void *page);
+int dsec_outbox_open(dsec_outbox *b, void *base, uint64_t size, uint32_t role, int64_t epoch);
+void dsec_outbox_close(dsec_outbox *b);
+int dsec_peer_open(dsec_peer *p, void *base, uint64_t size, uint32_t role, dsec_fault *fault);
+void dsec_peer_close(dsec_peer *p);
+int dsec_reader_open(dsec_reader *r, dsec_outbox *mine, dsec_peer *peer);
+int dsec_add_follower(dsec_outbox *b, dsec_peer *peer, int eventfd);
+int dsec_remove_follower(dsec_outbox *b, uint32_t role);
+void dsec_progress_read(const void *page, uint32_t *phase, uint64_t *seq, int64_t *since_ns);
+int dsec_crash_read(const void *page, dsec_crash_info *out);
+uint64_t dsec_page_offset(int what);
+
+/* ---- ring.c */
+uint64_t dsec_stride(uint64_t nbytes);
+int64_t dsec_claim(dsec_outbox *b, uint64_t nbytes, double timeout_s);
+int dsec_commit(dsec_outbox *b, uint64_t seq, uint32_t kind, uint32_t flags, uint64_t nbytes);
+void dsec_enter(dsec_outbox *b, uint32_t phase, uint64_t seq);
+
+/* ---- reader.c */
+int dsec_next(dsec_reader *r, double timeout_s, uint32_t then);
+int dsec_try_next(dsec_reader *r, uint32_t then);
+int dsec_release(dsec_reader *r);
+int dsec_release_prior(dsec_reader *r);
+int dsec_wait(dsec_reader *r, uint64_t records, double timeout_s);
+int dsec_arm(dsec_reader *r, uint64_t records);
+int dsec_disarm(dsec_reader *r);
+uint64_t dsec_available(dsec_reader *r);
+
+/* ---- wait.c */
+extern int64_t dsec_slice_ns;
+int dsec_watch_signal(int signo);
+
+/* ---- crash.c */
+int dsec_crash_arm(int fd);
+void dsec_crash_attach(dsec_outbox *b);

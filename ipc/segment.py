@@ -1,0 +1,308 @@
+"""Segments: the shared memory of one writing role, made by the kernel and handed out as a number.
+
+A segment is an anonymous memory file: a header page (ring.h) and the ring's data area. Its size is
+reserved when it is made, so that a full machine is an error here and never a SIGBUS later, and
+sealed, so that nobody can shrink it under a reader. The kernel makes segments, hands them out and
+reads two things of them, the progress word and the crash record; it never maps the data. This file
+knows no numpy and no ring.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import functools
+import mmap
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from dsec.errors import CorruptRingError, LocalError, MachineError, PeerError
+from dsec.ipc._ring import ffi, lib
+from dsec.ipc.frames import Phase, Role
+
+if TYPE_CHECKING:
+    from dsec.ipc._ring import CData
+
+HEADER_BYTES = lib.DSEC_PAGE
+CAPACITY_MIN = lib.DSEC_CAPACITY_MIN
+GROUP_ROLE = lib.DSEC_GROUP_ROLE
+
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+_RESERVE_BYTES = 64 << 20  # what the machine keeps: memory files are not swapped out at once
+
+
+@dataclass(slots=True)
+class Segment:
+    """One segment as its maker holds it.
+
+    Attributes:
+        fd: descriptor, open for reading and writing; -1 after close.
+        size: bytes, header page included.
+        role: whose outbox it is.
+        epoch: of the incarnation that it was made for.
+    """
+
+    fd: int
+    size: int
+    role: int
+    epoch: int
+
+    def close(self) -> None:
+        """Close the descriptor; what others mapped stays alive. Idempotent."""
+        if self.fd >= 0:
+            fd, self.fd = self.fd, -1
+            os.close(fd)
+
+
+def create(name: str, role: int, data_bytes: int, *, epoch: int, start: int = 0) -> Segment:
+    """Make a sealed segment with its memory reserved.
+
+    Args:
+        name: shown in /proc/<pid>/maps; needs not be unique.
+        role: the role that will write it.
+        data_bytes: capacity of the ring: a power of two, at least 4096; 0 for a role that only
+            reads.
+        epoch: written into each record by default.
+        start: position at which this role's ring, and all rings that it will read, begin. Tests
+            of the wrap-around set it (a multiple of 64); everybody else leaves it at 0.
+
+    Raises:
+        LocalError: data_bytes or start is out of range.
+        MachineError: no memory or no descriptor; says how much is needed and what to do.
+    """
+    if data_bytes and (data_bytes < CAPACITY_MIN or data_bytes & (data_bytes - 1)):
+        raise LocalError(f"a ring of {data_bytes} bytes: it takes a power of two >= {CAPACITY_MIN}")
+    size = HEADER_BYTES + data_bytes
+    fd = _reserve(name, size)
+    try:
+        _format(fd, size, role, epoch, start)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+    except BaseException:
+        os.close(fd)
+        raise
+    return Segment(fd, size, role, epoch)
+
+
+def create_group(name: str) -> Segment:
+    """Make the doorbell of a vector (group.py): one page that all its env runners write."""
+    return create(name, GROUP_ROLE, 0, epoch=0)
+
+
+def _reserve(name: str, size: int) -> int:
+    if mmap.PAGESIZE != HEADER_BYTES:
+        raise MachineError(
+            f"memory pages of {mmap.PAGESIZE} bytes; segments are laid out for {HEADER_BYTES}",
+            "Run on a kernel with 4 KiB pages.",
+        )
+    room = available_bytes()
+    if size + _RESERVE_BYTES > room:
+        raise _no_memory(name, size, room)
+    try:
+        fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    except OSError as error:
+        raise _no_descriptor(name, error) from None
+    try:
+        os.posix_fallocate(fd, 0, size)
+    except OSError as error:
+        os.close(fd)
+        if error.errno in (errno.ENOSPC, errno.ENOMEM):
+            raise _no_memory(name, size, room) from None
+        raise MachineError(f"segment {name}: can't reserve {size} bytes: {error}", "") from None
+    return fd
+
+
+def _no_memory(name: str, size: int, room: int) -> MachineError:
+    return MachineError(
+        f"segment {name} needs {size:,} bytes of shared memory; {room:,} are available here",
+        "Run fewer agents, use smaller rings (ring_slots), or give the machine or its cgroup "
+        "more memory.",
+    )
+
+
+def _no_descriptor(name: str, error: OSError) -> MachineError:
+    if error.errno == errno.EMFILE:
+        remedy = "Raise the limit of open files: `ulimit -n` or LimitNOFILE=."
+    elif error.errno == errno.ENFILE:
+        remedy = "Raise the machine's limit of open files: `sysctl fs.file-max`."
+    else:
+        remedy = ""
+    return MachineError(f"segment {name}: can't make a memory file: {error.strerror}", remedy)
+
+
+def available_bytes() -> int:
+    """Memory that can still be reserved: of the machine, or of the tightest cgroup above us.
+
+    Without this look a reservation would not fail: it would wake the out-of-memory killer.
+    """
+    room = 1 << 62
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        info = Path("/proc/meminfo").read_text(encoding="ascii")
+        room = int(info.split("MemAvailable:", 1)[1].split(maxsplit=1)[0]) * 1024
+    for limit, usage in _cgroup_files():
+        with contextlib.suppress(OSError, ValueError):
+            bound = int(Path(limit).read_text(encoding="ascii"))
+            room = min(room, max(0, bound - int(Path(usage).read_text(encoding="ascii"))))
+    return room
+
+
+@functools.cache
+def _cgroup_files() -> list[tuple[str, str]]:
+    """Limit and usage files of our memory cgroups, version 1 or 2, innermost first."""
+    found: list[tuple[str, str]] = []
+    try:
+        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return found
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            root, names = "/sys/fs/cgroup", ("memory.max", "memory.current")
+        elif "memory" in controllers.split(","):
+            root = "/sys/fs/cgroup/memory"
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        else:
+            continue
+        parts = [part for part in path.split("/") if part]
+        for depth in range(len(parts), -1, -1):
+            folder = "/".join([root, *parts[:depth]])
+            if Path(folder, names[0]).exists():
+                found.append((f"{folder}/{names[0]}", f"{folder}/{names[1]}"))
+    return found
+
+
+def _format(fd: int, size: int, role: int, epoch: int, start: int) -> None:
+    page = _map_page(fd, writable=True)
+    try:
+        if lib.dsec_format(page, size, role, epoch, start) != lib.DSEC_OK:
+            raise LocalError(f"a ring can't start at {start}: positions are multiples of 64")
+    finally:
+        lib.dsec_unmap_page(page)
+
+
+def _map_page(fd: int, *, writable: bool = False) -> CData:
+    page = lib.dsec_map_page(fd, int(writable))
+    if page == ffi.NULL:
+        raise MachineError(
+            f"can't map a segment's header page: {os.strerror(ffi.errno)}",
+            "Raise the limit of memory maps: `sysctl vm.max_map_count`.",
+        )
+    return page
+
+
+def readonly(fd: int) -> int:
+    """Reopen a segment read-only: a new descriptor (CLOEXEC) that can't be mapped for writing.
+
+    Raises:
+        MachineError: no descriptor is left.
+    """
+    try:
+        return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise _no_descriptor("(read-only)", error) from None
+
+
+def check(fd: int, size: int) -> None:
+    """Verify that a received descriptor is a sealed memory file of exactly this size.
+
+    Raises:
+        PeerError: it is something else, or could be resized under us.
+    """
+    try:
+        info = os.fstat(fd)
+        seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+    except OSError as error:
+        raise PeerError(f"descriptor {fd} is no memory file: {error.strerror}") from None
+    if not stat.S_ISREG(info.st_mode) or info.st_size != size:
+        raise PeerError(f"a segment of {info.st_size} bytes was handed over as one of {size}")
+    if seals & _SEALS != _SEALS:
+        raise PeerError(f"a segment of {size} bytes isn't sealed against resizing ({seals:#x})")
+
+
+class ProgressWord:
+    """What a runner says it is doing, read from its outbox's header page.
+
+    Maps one page read-only and keeps no descriptor. A value that is no Phase is the runner's
+    fault and raises, as everything does that a peer may not write.
+
+    Args:
+        fd: any descriptor of the segment; may be closed afterwards.
+    """
+
+    __slots__ = ("_fields", "_page")
+
+    def __init__(self, fd: int) -> None:
+        self._page: CData | None = _map_page(fd)
+        self._fields = ffi.new("uint32_t *"), ffi.new("uint64_t *"), ffi.new("int64_t *")
+
+    def read(self) -> tuple[Phase, int, int]:
+        """Return phase, since when (CLOCK_MONOTONIC, nanoseconds), and sequence number.
+
+        Raises:
+            LocalError: closed.
+            CorruptRingError: the phase is none.
+        """
+        if self._page is None:
+            raise LocalError("this progress word was closed")
+        phase, seq, since = self._fields
+        lib.dsec_progress_read(self._page, phase, seq, since)
+        try:
+            return Phase(phase[0]), int(since[0]), int(seq[0])
+        except ValueError:
+            raise CorruptRingError(f"a progress word names phase {phase[0]}") from None
+
+    def close(self) -> None:
+        """Unmap the page. Idempotent."""
+        page, self._page = self._page, None
+        if page is not None:
+            lib.dsec_unmap_page(page)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class CrashRecord(NamedTuple):
+    """What a runner's last-gasp handler wrote (crash.py).
+
+    Attributes:
+        signal: the fatal signal.
+        address: that the instruction touched; 0 where the signal was sent and no fault.
+        phase: as the progress word said, IDLE where it said nothing sensible.
+        seq: sequence number, as the progress word said.
+        code: si_code of the signal.
+        ip: instruction pointer.
+        epoch: of the segment.
+        time_ns: CLOCK_MONOTONIC.
+    """
+
+    signal: int
+    address: int
+    phase: Phase
+    seq: int
+    code: int
+    ip: int
+    epoch: int
+    time_ns: int
+
+
+def read_crash(fd: int) -> CrashRecord | None:
+    """Read the crash record from a dead runner's outbox; None if it left none."""
+    page = _map_page(fd)
+    try:
+        info = ffi.new("dsec_crash_info *")
+        if lib.dsec_crash_read(page, info) != lib.DSEC_OK:
+            return None
+        phase = Phase(info.phase) if info.phase in Phase._value2member_map_ else Phase.IDLE
+        return CrashRecord(
+            info.signo, info.address, phase, info.seq, info.code, info.ip, info.epoch, info.time_ns
+        )
+    finally:
+        lib.dsec_unmap_page(page)
+
+
+def role_name(role: int) -> str:
+    """`env` for Role.ENV and so on, also for a number that a peer made up."""
+    return Role(role).name.lower() if role in Role._value2member_map_ else f"role {role}"
