@@ -23,8 +23,10 @@ BANNED_CALLS = ("print", "time.sleep", "breakpoint", "os.system", "pickle.loads"
 CALLS_ALLOWED: dict[tuple[str, str], str] = {}
 # module -> why it lives although no code names it
 ALIVE: dict[str, str] = {}
-# What may be longer than the rest, and why.
-LONG_ALLOWED: dict[str, str] = {}
+# file -> why an exception may vanish there
+SWALLOW_ALLOWED = {
+    "runners/bootstrap.py": "a runner on its way out by _exit must not be held up by its streams",
+}
 
 
 def load() -> dict[str, str]:
@@ -47,7 +49,7 @@ def judge(check: Callable[[str, str], list[str]], sources: dict[str, str]) -> No
 
 
 def test_files_are_short() -> None:
-    judge(tidy.too_long, {p: t for p, t in (PYTHON | C).items() if p not in LONG_ALLOWED})
+    judge(tidy.too_long, PYTHON | C)
 
 
 def test_functions_are_short() -> None:
@@ -89,7 +91,9 @@ def test_no_test_waits_by_sleeping() -> None:
 
 
 def test_no_exception_is_swallowed() -> None:
-    judge(tidy.swallowed, PYTHON)
+    judge(tidy.swallowed, {p: t for p, t in PYTHON.items() if p not in SWALLOW_ALLOWED})
+    for path, reason in SWALLOW_ALLOWED.items():
+        assert tidy.swallowed(path, PYTHON[path]), f"{path}: drop the exception: {reason}"
 
 
 def test_no_leftovers() -> None:
@@ -167,6 +171,7 @@ def test_a_room_can_not_be_imported_twice() -> None:
 LONG = "def f():\n" + "    pass\n" * 70
 C_LONG = "/* What this file owns. */\nstatic int f(void)\n{\n" + "  ;\n" * 70 + "}\n"
 WAIT = "import time as t\nfrom time import sleep as s\n"
+PAIR = "/* SYNC POINT a: pairs with b(), because. */\n"
 BAD = {
     "file length": lambda: tidy.too_long("a.py", "x = 1\n" * 451),
     "function length": lambda: tidy.long_functions("a.py", LONG),
@@ -188,8 +193,9 @@ BAD = {
     "wide suppress": lambda: tidy.swallowed("a.py", "with suppress(Exception): x()\n"),
     "leftover": lambda: tidy.leftovers("a.py", "# TO" + "DO: later"),
     "machine path": lambda: tidy.machine_paths("a.md", "see /home/" + "me/x"),
-    "lone sync point": lambda: tidy.sync_points({"r.c": "/* SYNC POINT a: x */"}),
-    "triple sync point": lambda: tidy.sync_points({"r.c": "/* SYNC POINT a: x */\n" * 3}),
+    "lone sync point": lambda: tidy.sync_points({"r.c": PAIR}),
+    "triple sync point": lambda: tidy.sync_points({"r.c": PAIR * 3}),
+    "sync point like none": lambda: tidy.sync_points({"r.c": PAIR.replace("pairs with", "as in")}),
     "nameless sync point": lambda: tidy.sync_points({"r.c": "/* SYNC POINT */"}),
     "dead module": lambda: tidy.dead_modules({"ipc/a.py": '"""x"""'}, {}),
     "self-kept module": lambda: tidy.dead_modules({"ipc/a.py": "import dsec.ipc.a"}, {}),
@@ -225,7 +231,7 @@ def test_the_checks_pass_what_is_good() -> None:
         assert check("ipc/a.py", good) == []
     assert tidy.banned_calls("ipc/a.py", good, BANNED_CALLS) == []
     assert tidy.swallowed("ipc/a.py", good) == []
-    assert tidy.sync_points({"r.c": "/* SYNC POINT a: x */\n" * 2}) == []
+    assert tidy.sync_points({"r.c": PAIR * 2 + PAIR.replace("pairs with", "as in")}) == []
     marked = {"tests/t.py": '@pytest.mark.guarantee("G1", "G2")\ndef test_x(): ...'}
     assert tidy.proofs(marked) == {"G1": ["tests/t.py"], "G2": ["tests/t.py"]}
     assert tidy.guarantees("## G1 x\n\ntext\n\n**Status: partly.** y\n") == {"G1": "partly"}

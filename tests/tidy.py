@@ -180,22 +180,24 @@ def machine_paths(path: str, text: str) -> list[str]:
 
 
 def sync_points(sources: Sources) -> list[str]:
-    """Each acquire or release names its pair, and each name occurs exactly twice."""
-    seen: Counter[str] = Counter()
+    """Each acquire or release names its pair: `/* SYNC POINT name: pairs with …` exactly twice.
+
+    Further places of the same side say `as in` instead, and need the pair to be there.
+    """
+    pairs: Counter[str] = Counter()
     found = []
     for path, text in sources.items():
-        if not path.endswith((".c", ".h")):
-            continue
         for number, line in enumerate(text.splitlines(), 1):
-            if "SYNC POINT" in line:
-                match = re.search(r"SYNC POINT ([a-z][\w-]*):", line)
-                if match:
-                    seen[match.group(1)] += 1
-                else:
-                    found.append(f"{path}:{number}: write `SYNC POINT name: why`")
+            if "/* SYNC POINT" not in line:
+                continue
+            match = re.search(r"SYNC POINT ([a-z][\w-]*): (pairs with|as in) ", line)
+            if match is None:
+                found.append(f"{path}:{number}: write `SYNC POINT name: pairs with …`")
+            else:
+                pairs[match.group(1)] += match.group(2) == "pairs with"
     return found + [
-        f"SYNC POINT {name} occurs {count} times: it needs exactly one partner"
-        for name, count in sorted(seen.items())
+        f"SYNC POINT {name} has {count} sides: an ordering needs exactly two"
+        for name, count in sorted(pairs.items())
         if count != 2
     ]
 

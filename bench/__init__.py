@@ -1,0 +1,1 @@
+"""bench: the benchmarks as a kit, run by `python -m bench NAME`."""

@@ -1,0 +1,44 @@
+"""`python -m bench NAME [--quick] [--json]`: runs benchmarks and prints what they found.
+
+Owns the names. Each benchmark is a module of this folder with `run(quick: bool) -> list[Result]`;
+it is imported only when it is asked for, so that a missing peer spoils nobody else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+
+from bench import measure
+
+NAMES = {
+    "ring": "two processes and one ring against multiprocessing's Pipe and Queue",
+    "vector": "isolated environments in lockstep against Gymnasium's AsyncVectorEnv",
+    "run": "whole agents against the plain loop of Gymnasium and torch in one process",
+}
+
+
+def main() -> int:
+    """Parse the command line, run what it names, print the results."""
+    epilog = "\n".join(f"  {name:8} {text}" for name, text in NAMES.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m bench",
+        epilog="benchmarks:\n" + epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", nargs="+", choices=[*NAMES, "all"], metavar="NAME")
+    parser.add_argument("--quick", action="store_true", help="few short rounds: only a smoke test")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
+    options = parser.parse_args()
+    names = list(NAMES) if "all" in options.names else options.names
+    results = []
+    for name in names:
+        print(f"bench {name} …", file=sys.stderr, flush=True)
+        results += importlib.import_module(f"bench.{name}").run(options.quick)
+    print(measure.report(results, as_json=options.json))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

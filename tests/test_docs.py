@@ -1,0 +1,49 @@
+"""The documents say what the code does: what is generated is fresh, what is pasted is true.
+
+Owns only the comparison; docs/generate.py owns the generated text.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+
+
+@pytest.fixture(scope="module")
+def generate() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_generate", DOCS / "generate.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_of_the_configuration_is_fresh(generate: ModuleType) -> None:
+    assert (DOCS / "CONFIG.md").read_text() == generate.config_page(), "python docs/generate.py"
+
+
+def test_the_diagrams_of_the_lifecycles_are_fresh(generate: ModuleType) -> None:
+    page = (DOCS / "ARCHITECTURE.md").read_text()
+    assert page == generate.architecture_page(page), "python docs/generate.py"
+
+
+def test_a_stale_diagram_is_noticed(generate: ModuleType) -> None:
+    page = (DOCS / "ARCHITECTURE.md").read_text()
+    stale = page.replace("DRAIN", "DRAINED")
+    assert stale != page
+    assert generate.architecture_page(stale) != stale
+
+
+def test_every_key_of_the_configuration_is_explained(generate: ModuleType) -> None:
+    bare = [
+        line
+        for line in generate.config_page().splitlines()
+        if line.startswith("| `") and not line.rstrip(" |").split(" | ")[-1].strip()
+    ]
+    assert not bare
