@@ -1,0 +1,80 @@
+"""Policies that need no more than numpy, for examples, checks and environments under test.
+
+The contract is `dsec.runners.contract.Policy`. This file may import numpy and Gymnasium and must
+not be imported by the supervisor; policies with torch are in torch_policies.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+BLOCK_STEPS_MAX = 256
+BLOCK_VALUES_MAX = 8192
+
+
+class RandomPolicy:
+    """Actions drawn from the action space, for each environment on its own.
+
+    Discrete, MultiDiscrete, MultiBinary and bounded floating Box are drawn uniformly, many steps
+    at a time, for one draw costs what a hundred do; everything else by the space's own `sample`.
+    """
+
+    zero_copy = True  # it never looks at an observation
+
+    def __init__(
+        self,
+        *,
+        observation_space: Space[Any],
+        action_space: Space[Any],
+        num_envs: int,
+        seed: int,
+    ) -> None:
+        """Construct; the same seed gives the same actions."""
+        del observation_space
+        draw = _uniform(action_space, num_envs, np.random.default_rng(seed))
+        if draw is None:
+            batched = batch_space(action_space, num_envs)
+            batched.seed(seed)
+            self._next: Callable[[], Any] = batched.sample
+        else:
+            self._next = _step_by_step(draw).__next__
+
+    def act(self, obs: Any) -> Any:
+        """Return random actions, whatever the observations."""
+        del obs
+        return self._next()
+
+
+def _step_by_step(draw: Callable[[], NDArray[Any]]) -> Iterator[NDArray[Any]]:
+    while True:
+        yield from draw()
+
+
+def _uniform(
+    space: Space[Any], n: int, random: np.random.Generator
+) -> Callable[[], NDArray[Any]] | None:
+    """A function that draws a block of steps (steps, n, ...), or None for other spaces."""
+    values = n * int(np.prod(space.shape or (), dtype=np.int64))
+    steps = max(1, min(BLOCK_STEPS_MAX, BLOCK_VALUES_MAX // max(1, values)))
+    shape = (steps, n, *(space.shape or ()))
+    dtype = space.dtype
+    match space:
+        case spaces.Discrete() | spaces.MultiDiscrete():
+            first = np.asarray(space.start, np.int64)
+            count = space.n if isinstance(space, spaces.Discrete) else space.nvec
+            return lambda: random.integers(first, first + count, shape).astype(dtype, copy=False)
+        case spaces.MultiBinary():
+            return lambda: random.integers(0, 2, shape, np.int8).astype(dtype, copy=False)
+        case spaces.Box() if np.issubdtype(space.dtype, np.floating):
+            low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+            with np.errstate(over="ignore", invalid="ignore"):
+                bounded = bool(np.isfinite(high - low).all())
+            if bounded:
+                return lambda: random.uniform(low, high, shape).astype(dtype, copy=False)
+    return None

@@ -1,0 +1,58 @@
+"""Rewards that a config can name.
+
+A reward is computed in the agent's reward runner from each transition; the contract is
+`dsec.runners.contract.Reward`. This file may import numpy and must not be imported by the
+supervisor.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dsec.runners.contract import Transitions
+from dsec.runners.lookup import resolve
+
+
+class EnvReward:
+    """The environment's own reward, unchanged. The default.
+
+    `passthrough` tells the reward runner that it may copy the environment's numbers without
+    building a `Transitions` for each.
+    """
+
+    passthrough = True
+
+    def __init__(self, **_: Any) -> None:
+        """Takes what every reward is constructed with, and needs none of it."""
+
+    def compute(self, transitions: Transitions) -> NDArray[np.float64]:
+        """Return the environment's rewards, float64 (n,)."""
+        return transitions.env_reward
+
+
+class FunctionReward:
+    """A function of a transition, named in the config.
+
+    `reward: {entry: "dsec.reward:FunctionReward", kwargs: {entry: "my_pkg.rewards:shaped"}}` calls
+    `shaped(transitions)`, which returns float64 (n,).
+    """
+
+    def __init__(self, *, entry: str, **_: Any) -> None:
+        """Find the function.
+
+        Raises:
+            UserCodeError: `entry` names nothing.
+            TypeError: it names something that can't be called.
+        """
+        function = resolve(entry, where="reward.kwargs.entry")
+        if not callable(function):
+            raise TypeError(f'"{entry}" is a {type(function).__qualname__}, not a function')
+        self._function = function
+
+    def compute(self, transitions: Transitions) -> NDArray[np.float64]:
+        """Return what the function returns."""
+        result: NDArray[np.float64] = self._function(transitions)
+        return result

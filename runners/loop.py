@@ -1,0 +1,187 @@
+"""The part of a runner's life that env, policy and reward share: attach, construct, ready, serve,
+drain.
+
+A role brings a `Worker`; this file owns the order of the frames, the control channel while
+records flow, and what phase and sequence number a failure is reported with. It knows no space
+and no record's content. A runner waits for its kernel without a limit of its own, in slices: the
+lifeline and the channel's end are the limits, since either ends the process.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Protocol, TypeVar
+
+from dsec.errors import (
+    ChannelClosed,
+    ChannelTimeout,
+    FrameError,
+    RingInterrupted,
+    RingTimeout,
+)
+from dsec.ipc import crash
+from dsec.ipc.channel import Channel
+from dsec.ipc.frames import AnyFrame, Done, Drain, Frame, Go, Phase, Ready, Role, Start, Wire
+from dsec.ipc.ring import FLAG_END, KIND_END, Outbox, Reader, watch_signal
+from dsec.runners import seeds
+from dsec.runners.failure import EXIT_KERNEL_GONE, RunnerExit
+from dsec.runners.wiring import Wiring, connect
+
+CONTROL_SLICE_S = 60.0
+RING_SLICE_S = 1.0
+LOOK_EVERY = 256
+"""Records after which a loop looks at its control channel although no signal came: user code may
+have taken the signal for itself. A power of two."""
+
+FrameT = TypeVar("FrameT", bound=Frame)
+
+
+class DrainedEarly(Exception):  # noqa: N818  (it is no error)
+    """Drain came before Go: there is nothing to serve, only to close."""
+
+
+class Worker(Protocol):
+    """What a role does between Ready and Done."""
+
+    learns: bool
+
+    def serve(self, go: Go) -> int:
+        """Produce and consume records to the stream's end; return its last sequence number."""
+
+    def close(self) -> dict[str, float]:
+        """Close the user's object and return its metrics."""
+
+
+class Session:
+    """One runner's side of its control channel, and the state that a failure is reported with.
+
+    Attributes:
+        phase, seq: what a Failed frame says; a role keeps them right where user code may raise.
+        where: the config key to blame for what is raised now; empty once records flow.
+        draining: Drain has come.
+        attention: a signal says that the channel wants to be looked at.
+    """
+
+    def __init__(self, channel: Channel, start: Start) -> None:
+        self.channel = channel
+        self.start = start
+        self.role = Role(start.role)
+        self.phase = Phase.IMPORT
+        self.seq = 0
+        self.where = ""
+        self.draining = False
+        self.attention = False
+        self._seeded: frozenset[str] = frozenset()
+
+    def reseed(self) -> None:
+        """Seed the global generators of libraries that have been loaded since the last call."""
+        self._seeded = seeds.reseed_globals(
+            self.start.seed, self.role.name.lower(), done=self._seeded
+        )
+
+    def expect(self, kind: type[FrameT]) -> tuple[FrameT, list[int]]:
+        """Wait for the next frame, which must be a `kind`.
+
+        Raises:
+            DrainedEarly: it is Drain.
+            RunnerExit: the kernel's end of the channel is closed.
+            FrameError: it is something else.
+        """
+        frame, fds = await_frame(self.channel)
+        if isinstance(frame, kind):
+            return frame, fds
+        for fd in fds:
+            os.close(fd)
+        if isinstance(frame, Drain):
+            raise DrainedEarly
+        raise FrameError(f"{type(frame).__name__} came where {kind.__name__} was due")
+
+    def wire(self) -> Wiring:
+        """Wait for Wire and attach its segments; a crash is recorded in my outbox from now on."""
+        frame, fds = self.expect(Wire)
+        wiring = connect(self.role, frame, fds)
+        crash.attach(wiring.outbox)
+        return wiring
+
+    def arm(self) -> None:
+        """From now on a frame interrupts waits on rings."""
+        signal.signal(signal.SIGIO, self._on_signal)
+        self.channel.arm_sigio(signal.SIGIO)
+        watch_signal(signal.SIGIO)
+        self.attention = True  # what came before is not announced
+
+    def _on_signal(self, _signum: int, _frame: object) -> None:
+        self.attention = True
+
+    def look(self) -> None:
+        """Read what is on the control channel, without waiting.
+
+        Raises:
+            RunnerExit: the kernel's end of the channel is closed.
+            FrameError: a frame that has no place here.
+        """
+        self.attention = False
+        while self.channel.pending():
+            self.expect(Drain)
+            self.draining = True
+
+    def next(self, reader: Reader, then: Phase) -> None:
+        """`reader.next` without a limit, looking at the control channel in between."""
+        while True:
+            try:
+                reader.next(RING_SLICE_S, then)
+                return
+            except (RingTimeout, RingInterrupted):
+                self.look()
+
+    def claim(self, outbox: Outbox, nbytes: int) -> int:
+        """`outbox.claim` without a limit, looking at the control channel in between."""
+        while True:
+            try:
+                return outbox.claim(nbytes, RING_SLICE_S)
+            except (RingTimeout, RingInterrupted):
+                self.look()
+
+    def write_end(self, outbox: Outbox, seq: int) -> None:
+        """Write the empty record that ends a policy's or a reward's stream."""
+        self.claim(outbox, 0)
+        outbox.commit(seq, KIND_END, FLAG_END, 0)
+
+
+def await_frame(channel: Channel) -> tuple[AnyFrame, list[int]]:
+    """The next frame, whenever it comes.
+
+    Raises:
+        RunnerExit: the kernel's end of the channel is closed.
+        FrameError: a datagram that is no frame.
+    """
+    while True:
+        try:
+            return channel.recv(CONTROL_SLICE_S)
+        except ChannelTimeout:
+            continue
+        except ChannelClosed:
+            raise RunnerExit(EXIT_KERNEL_GONE) from None
+
+
+def live(session: Session, wiring: Wiring, worker: Worker) -> None:
+    """Everything from Ready to Done."""
+    session.where = ""
+    session.phase = Phase.IDLE
+    wiring.outbox.enter(Phase.IDLE, 0)
+    session.channel.send(Ready(learns=worker.learns))
+    last = 0
+    try:
+        go, _ = session.expect(Go)
+    except DrainedEarly:
+        pass
+    else:
+        wiring.follow(policy_learns=go.policy_learns)
+        session.arm()
+        last = worker.serve(go)
+    session.phase, session.seq = Phase.CLOSE, last
+    wiring.outbox.enter(Phase.CLOSE, last)
+    metrics = worker.close()
+    wiring.outbox.enter(Phase.IDLE, last)
+    session.channel.send(Done(role=session.role, seq=last, metrics=metrics))

@@ -1,0 +1,144 @@
+"""The policy runner: one batched `act` for each observation, and `learn` where the policy has it.
+
+A learning policy gets transition n, with the reward that the reward runner computed for it, before
+it acts on observation n+1, so that what it learns doesn't depend on anybody's speed. Any other
+policy doesn't read rewards at all, and its loop builds nothing but the observation.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dsec.errors import RingInterrupted, RingTimeout
+from dsec.ipc.frames import Go, Phase, Role
+from dsec.ipc.layout import Layout
+from dsec.ipc.ring import FLAG_BOUNDARY, FLAG_END, KIND_ACTION, KIND_OBS
+from dsec.runners.construct import finish_actor, make_actor
+from dsec.runners.loop import LOOK_EVERY, RING_SLICE_S, Session, live
+from dsec.runners.transitions import GRAIN_BITS, HEAD_BYTES, Grid, ObsStream, RewardStream
+from dsec.runners.wiring import Wiring
+
+_ACT = int(Phase.ACT)
+
+
+def run(session: Session) -> None:
+    """Wait to be wired, construct, serve to the end."""
+    wiring = session.wire()
+    policy = make_actor(session, wiring, "policy", "act")
+    live(session, wiring, PolicyWorker(session, wiring, policy))
+
+
+class PolicyWorker:
+    """Serves one agent's policy, until the env's stream ends."""
+
+    def __init__(self, session: Session, wiring: Wiring, policy: Any) -> None:
+        self._session = session
+        self._wiring = wiring
+        self._policy = policy
+        self._outbox = wiring.outbox
+        self._zero_copy = bool(getattr(policy, "zero_copy", False))
+        self.learns = callable(getattr(policy, "learn", None))
+        n = wiring.num_envs
+        self._env = ObsStream(
+            wiring.reader(Role.ENV), wiring.peers[Role.ENV], wiring.observation_space, n
+        )
+        self._layout = Layout(wiring.action_space, n, "action")
+        self._actions = Grid(wiring.outbox, self._layout.views(wiring.outbox.buffer, HEAD_BYTES))
+        self._seq = 0
+
+    def serve(self, go: Go) -> int:
+        """Answer observations until the last; return its sequence number."""
+        del go  # whether the policy learns is known here best
+        session = self._session
+        session.phase = Phase.ACT
+        try:
+            if self.learns:
+                self._serve_learning()
+            else:
+                self._serve()
+        finally:
+            session.seq = self._seq
+        session.write_end(self._outbox, self._seq)
+        return self._seq
+
+    def close(self) -> dict[str, float]:
+        """Close the policy."""
+        return finish_actor(self._policy)
+
+    def _serve(self) -> None:
+        """The loop of a policy that doesn't learn."""
+        session, outbox, reader = self._session, self._outbox, self._env.reader
+        claim, commit = outbox.claim, outbox.commit
+        next_obs, release = reader.next, reader.release
+        pick_obs, pick_action = self._env.grid.obs.pick, self._actions.pick
+        fixed, nbytes = self._env.fixed_bytes, self._layout.nbytes
+        copy = None if self._zero_copy else self._env.copy
+        act, write = self._policy.act, self._layout.write_batch
+        n = 0
+        try:
+            while True:
+                try:
+                    row = claim(nbytes, RING_SLICE_S) >> GRAIN_BITS
+                except (RingTimeout, RingInterrupted):
+                    row = session.claim(outbox, nbytes) >> GRAIN_BITS
+                try:
+                    next_obs(RING_SLICE_S, _ACT)
+                except (RingTimeout, RingInterrupted):
+                    session.next(reader, Phase.ACT)
+                if reader.seq != n or reader.kind != KIND_OBS or reader.nbytes < fixed:
+                    self._env.check(n)
+                flags = reader.flags
+                if flags & FLAG_END:
+                    return
+                obs = pick_obs(reader.offset >> GRAIN_BITS)
+                write(pick_action(row), act(obs if copy is None else copy(obs)))
+                commit(n, KIND_ACTION, flags & FLAG_BOUNDARY, nbytes)
+                release()
+                n += 1
+                if session.attention or not n % LOOK_EVERY:
+                    session.look()
+        finally:
+            self._seq = n
+
+    def _serve_learning(self) -> None:
+        """The loop of a policy that learns: transition n-1, then action n."""
+        session, outbox, env = self._session, self._outbox, self._env
+        reader, copy = env.reader, env.copy
+        peer = self._wiring.peers[Role.REWARD]
+        rewards = RewardStream(self._wiring.reader(Role.REWARD), peer, self._wiring.num_envs)
+        nbytes = self._layout.nbytes
+        act, learn = self._policy.act, self._policy.learn
+        obs_before: Any = None
+        action_before: Any = None
+        n = 0
+        try:
+            while True:
+                session.next(reader, Phase.IDLE)
+                row = env.check(n)
+                if n > 0:
+                    session.next(rewards.reader, Phase.LEARN)
+                    reward = rewards.take(n - 1)
+                    rewards.reader.release()
+                    transition = env.transition(row, obs_before, action_before, reward)
+                    session.phase = Phase.LEARN
+                    learn(transition)
+                    session.phase = Phase.ACT
+                flags = reader.flags
+                if flags & FLAG_END:
+                    return
+                outbox.enter(_ACT, n)
+                obs = env.grid.obs.pick(row)
+                # Both are copies, and not the same one: a policy may normalise in place.
+                obs_before = copy(obs)
+                chosen = act(obs if self._zero_copy else copy(obs))
+                views = self._actions.pick(session.claim(outbox, nbytes) >> GRAIN_BITS)
+                self._layout.write_batch(views, chosen)
+                action_before = self._layout.copy(views)
+                outbox.commit(n, KIND_ACTION, flags & FLAG_BOUNDARY, nbytes)
+                reader.release()
+                n += 1
+                if session.attention or not n % LOOK_EVERY:
+                    session.look()
+        finally:
+            # What learn raises belongs to the transition before the observation at hand.
+            self._seq = n - 1 if session.phase is Phase.LEARN else n

@@ -1,0 +1,174 @@
+"""The reward runner: one reward for each transition, from three rings' worth of facts.
+
+Reward n needs observation n+1 (which carries the environment's own reward and flags of transition
+n), observation n and action n. A reward object that only passes the environment's numbers on says
+so, and they are copied without building anything for it. Unless the policy learns nobody waits
+for rewards, and they are made in batches, so that this process sleeps most of the time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dsec.errors import RingInterrupted
+from dsec.ipc.frames import Go, Phase, Role
+from dsec.ipc.layout import RewardRecord
+from dsec.ipc.ring import FLAG_BOUNDARY, FLAG_END, KIND_REWARD
+from dsec.runners.construct import finish_actor, make_actor
+from dsec.runners.failure import UserCodeError, shown
+from dsec.runners.loop import LOOK_EVERY, Session, live
+from dsec.runners.transitions import (
+    GRAIN_BITS,
+    HEAD_BYTES,
+    ActionStream,
+    Grid,
+    ObsStream,
+    peers_fault,
+)
+from dsec.runners.wiring import Wiring
+
+BATCH_RECORDS = 32
+BATCH_WAIT_S = 0.005
+
+
+def run(session: Session) -> None:
+    """Wait to be wired, construct, serve to the end."""
+    wiring = session.wire()
+    reward = make_actor(session, wiring, "reward", "compute")
+    live(session, wiring, RewardWorker(session, wiring, reward))
+
+
+class RewardWorker:
+    """Serves one agent's reward, until the env's stream ends."""
+
+    learns = False
+
+    def __init__(self, session: Session, wiring: Wiring, reward: Any) -> None:
+        n = wiring.num_envs
+        self._session = session
+        self._reward = reward
+        self._n = n
+        self._outbox = wiring.outbox
+        self._env = ObsStream(
+            wiring.reader(Role.ENV), wiring.peers[Role.ENV], wiring.observation_space, n
+        )
+        self._actions = ActionStream(
+            wiring.reader(Role.POLICY), wiring.peers[Role.POLICY], wiring.action_space, n
+        )
+        self._record = RewardRecord(n)
+        views = self._record.views(wiring.outbox.buffer, HEAD_BYTES)
+        self._rows: NDArray[np.float64] = Grid(wiring.outbox, views).tree
+        self._obs_before: Any = None
+        self._expected = 0
+        self._seq = 0
+
+    def serve(self, go: Go) -> int:
+        """Answer transitions until the last; return the sequence number after it."""
+        session, reader = self._session, self._env.reader
+        if not go.policy_learns:
+            self._outbox.spin = 0  # polling would take the processor from those who are waited for
+        passthrough = bool(getattr(self._reward, "passthrough", False))
+        one = self._pass_on if passthrough else self._compute
+        ended = False
+        try:
+            while not ended:
+                session.next(reader, Phase.IDLE)
+                if not go.policy_learns and not reader.flags & FLAG_END:
+                    self._let_more_come()
+                ended = one()
+                taken = 1
+                while not ended and taken < BATCH_RECORDS and reader.try_next():
+                    ended = one()
+                    taken += 1
+                reader.release()
+                self._actions.reader.release()
+                if session.attention or self._seq % LOOK_EVERY < taken:
+                    session.look()
+        finally:
+            session.seq = self._seq
+        session.write_end(self._outbox, self._seq)
+        return self._seq
+
+    def close(self) -> dict[str, float]:
+        """Close the reward object."""
+        return finish_actor(self._reward)
+
+    def _let_more_come(self) -> None:
+        """Sleep until a batch is there, or a little."""
+        try:
+            self._env.reader.wait(BATCH_RECORDS, BATCH_WAIT_S)
+        except RingInterrupted:
+            self._session.look()
+
+    def _pass_on(self) -> bool:
+        """Copy the environment's rewards from the current record; return whether it is the last."""
+        env, reader, seq = self._env, self._env.reader, self._expected
+        row = env.check(seq)
+        flags = reader.flags
+        if seq > 0:
+            self._take_action(seq - 1)
+            self._publish(seq - 1, flags, env.grid.reward[row])
+        self._expected = seq + 1
+        self._seq = seq
+        return bool(flags & FLAG_END)
+
+    def _compute(self) -> bool:
+        """Have the user's object compute the reward; return whether the record is the last."""
+        env, reader, seq = self._env, self._env.reader, self._expected
+        row = env.check(seq)
+        flags = reader.flags
+        if seq > 0:
+            action = self._actions.action(self._take_action(seq - 1))
+            transition = env.transition(row, self._obs_before, action, None)
+            self._outbox.enter(Phase.REWARD, seq - 1)
+            self._session.phase = Phase.REWARD
+            rewards = as_rewards(self._reward.compute(transition), self._n)
+            self._session.phase = Phase.IDLE
+            self._publish(seq - 1, flags, rewards)
+        if not flags & FLAG_END:
+            self._obs_before = env.obs(row)
+        self._expected = seq + 1
+        self._seq = seq
+        return bool(flags & FLAG_END)
+
+    def _take_action(self, seq: int) -> int:
+        """Advance to action `seq`, which is there: the observation after it is. Return its row.
+
+        Raises:
+            PeerError: it isn't.
+        """
+        if not self._actions.reader.try_next():
+            message = f"observation {seq + 1} is there and action {seq} isn't"
+            raise peers_fault(Role.POLICY, message)
+        return self._actions.check(seq)
+
+    def _publish(self, seq: int, flags: int, rewards: NDArray[np.float64]) -> None:
+        nbytes = self._record.fixed_bytes
+        self._rows[self._session.claim(self._outbox, nbytes) >> GRAIN_BITS] = rewards
+        # The boundary before action n lies after reward n-1, which the record of obs n leads to.
+        self._outbox.commit(seq, KIND_REWARD, flags & FLAG_BOUNDARY, nbytes)
+
+
+def as_rewards(value: Any, n: int) -> NDArray[np.float64]:
+    """What `compute` returned, as float64 (n,), exactly.
+
+    Raises:
+        UserCodeError: another shape, no numbers, or numbers that float64 can't hold.
+    """
+    if type(value) is np.ndarray and value.dtype == np.float64 and value.shape == (n,):
+        return value
+    try:
+        array = np.asarray(value)
+    except Exception as error:  # ragged lists, tensors of a GPU: whatever conversion raises
+        raise UserCodeError(f"compute() returned {shown(value)}: {error}") from None
+    if array.dtype.kind not in "biuf" or array.size != n or array.shape not in ((n,), ()):
+        raise UserCodeError(
+            f"compute() must return float64 ({n},), and returned {array.dtype} {array.shape}"
+        )
+    exact: NDArray[np.float64] = array.astype(np.float64).reshape(n)
+    if not np.array_equal(exact.astype(array.dtype).reshape(array.shape), array, equal_nan=True):
+        raise UserCodeError(f"compute() returned {array.dtype} that float64 can't hold exactly")
+    return exact

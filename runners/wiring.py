@@ -1,0 +1,90 @@
+"""The segments of one agent, attached: my outbox, the others' outboxes, and who holds back whom.
+
+The table below is the agent's wiring. It knows role numbers and nothing of what the records say.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gymnasium import Space
+
+from dsec.errors import FrameError
+from dsec.ipc.frames import Role, Wire
+from dsec.ipc.layout import decode_spaces
+from dsec.ipc.ring import Outbox, Peer, Reader
+
+READS = {
+    Role.ENV: (Role.POLICY,),
+    Role.POLICY: (Role.ENV, Role.REWARD),
+    Role.REWARD: (Role.ENV, Role.POLICY),
+}
+"""Whose rings a role reads. A policy reads its reward ring only if it learns."""
+
+
+@dataclass(slots=True)
+class Wiring:
+    """What a runner of `role` holds of its agent.
+
+    Attributes:
+        outbox: mine.
+        peers: everybody else's, by role; the recorder's is missing in a run without one.
+        observation_space, action_space: those of a single environment.
+    """
+
+    role: Role
+    outbox: Outbox
+    peers: dict[Role, Peer]
+    observation_space: Space[Any]
+    action_space: Space[Any]
+    num_envs: int
+
+    def reader(self, role: Role) -> Reader:
+        """Start reading that role's ring, where my cursor on it is."""
+        return Reader(self.outbox, self.peers[role])
+
+    def follow(self, *, policy_learns: bool) -> None:
+        """Let everybody who reads my ring hold me back and be woken by me."""
+        for role, peer in self.peers.items():
+            reads = READS.get(role, tuple(Role))
+            if self.role in reads and (
+                policy_learns or (role, self.role) != (Role.POLICY, Role.REWARD)
+            ):
+                self.outbox.add_reader(peer)
+
+    def close(self) -> None:
+        """Unmap everything; a second time does nothing."""
+        self.outbox.close()
+        for peer in self.peers.values():
+            peer.close()
+
+
+def connect(role: Role, wire: Wire, fds: Sequence[int]) -> Wiring:
+    """Map what Wire brings; the descriptors are closed.
+
+    Raises:
+        FrameError: a descriptor or my own segment is missing.
+        PeerError: a segment or the spaces are not what they should be.
+        MachineError: there is no memory to map them.
+    """
+    try:
+        if any(not 0 <= segment.fd < len(fds) for segment in wire.segments):
+            raise FrameError(f"Wire with {len(wire.segments)} segments and {len(fds)} descriptors")
+        observation_space, action_space = decode_spaces(wire.spaces)
+        outbox: Outbox | None = None
+        peers: dict[Role, Peer] = {}
+        for segment in wire.segments:
+            if segment.role == role:
+                outbox = Outbox(fds[segment.fd], segment.size, role)
+            else:
+                peers[Role(segment.role)] = Peer(fds[segment.fd], segment.size, segment.role)
+    finally:
+        for fd in fds:
+            os.close(fd)
+    missing = set(READS[role]) - peers.keys()
+    if outbox is None or missing:
+        raise FrameError(f"Wire for {role.name} lacks segments of {missing or role}")
+    return Wiring(role, outbox, peers, observation_space, action_space, wire.num_envs)

@@ -1,0 +1,270 @@
+"""A zygote: a process that has imported the modules of one runtime image and forks runners.
+
+`python -m dsec.runners.zygote --control FD --lifeline FD`, started by the kernel. It serves
+Prepare and Fork frames one after the other until its control channel ends. Rule 1: it stays
+single-threaded, for a fork copies one thread and the locks of all. Rule 2: it constructs nothing
+of the user's, opens nothing that runners would share, and touches no accelerator: what it holds,
+every runner has.
+
+A runner is a grandchild: the process in between exits at once, so that the supervisor inherits
+the runner and is the one to reap it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import gc
+import importlib
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from dsec.errors import ChannelClosed, ChannelTimeout, FrameError
+from dsec.ipc.channel import Channel
+from dsec.ipc.frames import (
+    AnyFrame,
+    ErrorInfo,
+    Fork,
+    Forked,
+    ForkFailed,
+    ImportFailed,
+    Prepare,
+    Prepared,
+)
+from dsec.runners import bootstrap, isolate, lookup
+from dsec.runners.failure import EXIT_FAILED, UserCodeError, describe
+
+IDLE_SLICE_S = 60.0
+FORK_TIMEOUT_S = 10.0
+FORK_DESCRIPTORS = 4
+
+# With these in the image, every env, policy and reward runner would import our own side of the
+# work again after the fork.
+_ROLE_MODULES = ("dsec.runners.env", "dsec.runners.policy", "dsec.runners.reward")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve until the kernel closes the control channel.
+
+    Returns:
+        The exit code: 0 after the kernel's end of the channel was closed, EXIT_FAILED if what
+        came over it was no frame for a zygote.
+    """
+    parser = argparse.ArgumentParser(prog="dsec.runners.zygote", description=__doc__)
+    parser.add_argument("--control", type=int, required=True, help="descriptor of the channel")
+    parser.add_argument("--lifeline", type=int, required=True, help="read end of the lifeline")
+    options = parser.parse_args(argv)
+    # The terminal's Ctrl-C reaches the whole process group; it is the kernel's to interpret.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        lifeline = isolate.Lifeline(options.lifeline)
+    except isolate.OrphanedError as reason:
+        _log(str(reason))
+        return EXIT_FAILED
+    os.close(options.lifeline)
+    if (folder := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, folder)
+    channel = Channel.from_fd(options.control)
+    _Zygote(channel).serve()
+    channel.close()
+    os.close(lifeline.fd)
+    return 0
+
+
+class _Zygote:
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def serve(self) -> None:
+        while True:
+            try:
+                frame, fds = self._channel.recv(IDLE_SLICE_S)
+            except ChannelTimeout:
+                continue
+            except ChannelClosed:
+                return
+            try:
+                answer = self._answer(frame, fds)
+            finally:
+                for fd in fds:
+                    os.close(fd)
+            try:
+                self._channel.send(answer)
+            except ChannelClosed:
+                return
+
+    def _answer(self, frame: AnyFrame, fds: list[int]) -> AnyFrame:
+        match frame:
+            case Prepare():
+                return prepare(frame)
+            case Fork() if len(fds) == FORK_DESCRIPTORS:
+                return fork_runner(frame, fds)
+        raise FrameError(f"{type(frame).__name__} with {len(fds)} descriptors came to a zygote")
+
+
+def prepare(frame: Prepare) -> Prepared | ImportFailed:
+    """Import the image's modules in order, and leave the heap ready to be shared.
+
+    A module that can't be imported ends it; what came before stays loaded.
+    """
+    started = time.monotonic()
+    for name in frame.modules:
+        error = _try_import(name)
+        if error is not None:
+            return ImportFailed(image=frame.image, module=name, error=error)
+    if "gymnasium" in sys.modules:
+        for name in _ROLE_MODULES:
+            importlib.import_module(name)
+    if "torch" in sys.modules:
+        _warm_torch()
+    threads = isolate.thread_count()
+    if threads > 1:
+        _log(
+            f"image {frame.image}: {threads} threads after the imports; a runner forked from a"
+            " threaded process may find locks held for ever. A module starts them when it is"
+            " imported: give the agents that need it an image of their own, or let it start its"
+            " threads when it is first used."
+        )
+    _log_open_files(frame.image)
+    gc.collect()
+    gc.freeze()
+    return Prepared(
+        image=frame.image, seconds=time.monotonic() - started, rss_bytes=_resident_bytes()
+    )
+
+
+def _try_import(name: str) -> ErrorInfo | None:
+    try:
+        lookup.import_module(name, where="")
+    except UserCodeError as fault:
+        return describe(fault)
+    except BaseException as error:
+        # Even `raise KeyboardInterrupt` at module level is this module's fault and no more.
+        return describe(error)
+    return None
+
+
+def _warm_torch() -> None:
+    """One forward, backward and optimizer step, so that runners share what torch sets up lazily.
+
+    Without it each runner pays for it with a hundred megabytes and a second of its own.
+    """
+    import torch  # a core install has no torch; this image does
+
+    torch.set_num_threads(1)
+    layer = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.Adam(layer.parameters())
+    layer(torch.zeros(1, 2)).square().sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def fork_runner(frame: Fork, fds: Sequence[int]) -> Forked | ForkFailed:
+    """Fork a runner that belongs to the supervisor.
+
+    Args:
+        frame: which runner.
+        fds: its control socket, lifeline, stdout and stderr; the caller closes them afterwards.
+
+    Returns:
+        Forked with the runner's pid, or ForkFailed with the reason and the remedy. In the runner
+        this function doesn't return.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    reading, writing = os.pipe()
+    try:
+        try:
+            between = os.fork()
+        except OSError as error:
+            return ForkFailed(frame.name, frame.epoch, _why_not(error.errno or 0))
+        if between == 0:
+            _between(frame, fds, writing)
+        os.close(writing)
+        writing = -1
+        answer = _read_bounded(reading)
+        _reap(between)
+    finally:
+        os.close(reading)
+        if writing >= 0:
+            os.close(writing)
+    if answer > 0:
+        return Forked(frame.name, frame.epoch, answer)
+    return ForkFailed(frame.name, frame.epoch, _why_not(-answer))
+
+
+def _between(frame: Fork, fds: Sequence[int], writing: int) -> None:
+    """The middle process: fork the runner, say its pid, exit. Never returns."""
+    try:
+        try:
+            runner = os.fork()
+        except OSError as error:
+            runner = -(error.errno or errno.EAGAIN)
+        if runner != 0:
+            os.write(writing, b"%d" % runner)
+            os._exit(0)
+        bootstrap.main(frame.supervisor_pid, *fds)
+    finally:
+        os._exit(EXIT_FAILED)
+
+
+def _read_bounded(reading: int) -> int:
+    """The pid or negative errno that the middle process wrote; -ETIMEDOUT or -EIO without one."""
+    poll = select.poll()
+    poll.register(reading, select.POLLIN)
+    if not poll.poll(FORK_TIMEOUT_S * 1000):
+        return -errno.ETIMEDOUT
+    text = os.read(reading, 32)
+    return int(text) if text else -errno.EIO
+
+
+def _reap(pid: int) -> None:
+    pidfd = os.pidfd_open(pid)
+    try:
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        if not poll.poll(FORK_TIMEOUT_S * 1000):
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    finally:
+        os.close(pidfd)
+
+
+def _why_not(code: int) -> str:
+    said = f"can't fork: {os.strerror(code)}"
+    if code == errno.EAGAIN:
+        return (
+            f"{said}. The limit on processes is reached: raise it (`ulimit -u`, TasksMax= of the"
+            " systemd unit, --pids-limit of the container), or run fewer agents"
+        )
+    if code == errno.ENOMEM:
+        return f"{said}. Run fewer agents, or give the machine more memory"
+    return said
+
+
+def _log_open_files(image: str) -> None:
+    """Say which files the imports left open: runners don't inherit them."""
+    for fd in isolate.open_descriptors():
+        if fd > 2:
+            target = os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115
+            if target.startswith("/") and not target.startswith(("/proc", "/dev", "/memfd")):
+                _log(f"image {image}: an import left {target} open; runners don't inherit it")
+
+
+def _resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _log(text: str) -> None:
+    sys.stderr.write(f"dsec zygote {os.getpid()}: {text}\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
