@@ -31,11 +31,20 @@ class _Lib:
     DSEC_GRAIN: int
     DSEC_CAPACITY_MIN: int
     DSEC_ROLES: int
+    DSEC_RECORD_MARK: int
+    DSEC_KIND_OBS: int
+    DSEC_KIND_ACTION: int
+    DSEC_KIND_REWARD: int
+    DSEC_KIND_END: int
     DSEC_FLAG_BOUNDARY: int
     DSEC_FLAG_END: int
     DSEC_FLAG_URGENT: int
     DSEC_LANES_MAX: int
     DSEC_GROUP_ROLE: int
+    DSEC_LANE_OFF: int
+    DSEC_LANE_IDLE: int
+    DSEC_LANE_PENDING: int
+    DSEC_LANE_ENDED: int
     DSEC_BAD_MAGIC: int
     DSEC_BAD_VERSION: int
     DSEC_BAD_ROLE: int
@@ -45,6 +54,7 @@ class _Lib:
     DSEC_BAD_POSITION: int
     DSEC_BAD_MARK: int
     DSEC_BAD_LENGTH: int
+    DSEC_BAD_SHORT: int
     DSEC_BAD_KIND: int
     DSEC_BAD_SEQ: int
     DSEC_BAD_EPOCH: int
@@ -77,6 +87,12 @@ class _Lib:
     def dsec_arm(self, r: CData, records: int, /) -> int: ...
     def dsec_disarm(self, r: CData, /) -> int: ...
     def dsec_available(self, r: CData, /) -> int: ...
+    def dsec_group_open(self, page: CData, fault: CData, /) -> int: ...
+    def dsec_group_step(self, g: CData, timeout_s: float, /) -> int: ...
+    def dsec_group_gather(self, g: CData, timeout_s: float, /) -> int: ...
+    def dsec_join_take(self, j: CData, max_bytes: int, /) -> int: ...
+    def dsec_join_release(self, j: CData, /) -> int: ...
+    def dsec_join_remainder(self, j: CData, /) -> int: ...
     def dsec_watch_signal(self, signo: int, /) -> int: ...
     def dsec_crash_arm(self, fd: int, /) -> int: ...
     def dsec_crash_attach(self, b: CData, /) -> None: ...

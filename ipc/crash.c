@@ -150,7 +150,8 @@ int dsec_crash_arm(int fd)
         return 0;
     void *frames[4];
     backtrace(frames, 4); /* loads the unwinder now: it can't be loaded in a handler */
-    uint8_t *stack = mmap(NULL, STACK_BYTES + DSEC_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    int kind = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    uint8_t *stack = mmap(NULL, STACK_BYTES + DSEC_PAGE, PROT_NONE, kind, -1, 0);
     if (stack == MAP_FAILED)
         return errno;
     if (mprotect(stack + DSEC_PAGE, STACK_BYTES, PROT_READ | PROT_WRITE) != 0)
@@ -158,7 +159,8 @@ int dsec_crash_arm(int fd)
     stack_t alternate = {.ss_sp = stack + DSEC_PAGE, .ss_size = STACK_BYTES};
     if (sigaltstack(&alternate, NULL) != 0)
         return errno;
-    struct sigaction action = {.sa_sigaction = on_fatal, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER};
+    struct sigaction action = {.sa_sigaction = on_fatal,
+                               .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER};
     sigemptyset(&action.sa_mask);
     for (int i = 0; i < FATAL_COUNT; i++)
         if (sigaction(fatal[i], &action, &before[i]) != 0)

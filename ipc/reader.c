@@ -43,8 +43,9 @@ int dsec_look(dsec_reader *r, uint64_t position, uint64_t tail, dsec_record *out
     uint64_t ahead = tail - position;
     if (word[0] != position)
         return dsec_corrupt(&r->fault, DSEC_BAD_POSITION, role, position, word[0], position);
-    if (word[3] >> 32 != DSEC_MARK)
-        return dsec_corrupt(&r->fault, DSEC_BAD_MARK, role, position, word[3] >> 32, DSEC_MARK);
+    if (word[3] >> 32 != DSEC_RECORD_MARK)
+        return dsec_corrupt(&r->fault, DSEC_BAD_MARK, role, position, word[3] >> 32,
+                            DSEC_RECORD_MARK);
     out->nbytes = (uint32_t)word[2];
     uint64_t stride = dsec_stride(out->nbytes);
     if (stride > ahead || stride > r->peer->capacity / 2)
@@ -61,7 +62,7 @@ int dsec_look(dsec_reader *r, uint64_t position, uint64_t tail, dsec_record *out
 }
 
 /* Make the record after the current one the current one, if it is published. */
-static int advance(dsec_reader *r)
+int dsec_advance(dsec_reader *r)
 {
     uint64_t tail;
     int rc = dsec_tail(r, r->read, &tail);
@@ -86,10 +87,11 @@ static int ready(dsec_reader *r, uint64_t want, uint64_t *tail)
     if (dsec_reached(*tail, want))
         return DSEC_OK;
     uint64_t urgent = dsec_load(&((const dsec_page *)r->peer->page)->urgent);
-    return *tail != r->read && urgent != r->read && dsec_reached(urgent, r->read) ? DSEC_OK : DSEC_EMPTY;
+    int ahead = urgent != r->read && dsec_reached(urgent, r->read);
+    return ahead && *tail != r->read ? DSEC_OK : DSEC_EMPTY;
 }
 
-static int sleep_for_tail(dsec_reader *r, uint64_t want, int64_t deadline)
+int dsec_sleep_for_tail(dsec_reader *r, uint64_t want, int64_t deadline)
 {
     dsec_slot *slot = my_slot(r);
     uint64_t tail;
@@ -143,7 +145,7 @@ static int wait_for_tail(dsec_reader *r, uint64_t want, double timeout_s)
                 return DSEC_TIMEOUT;
         }
     }
-    return sleep_for_tail(r, want, deadline);
+    return dsec_sleep_for_tail(r, want, deadline);
 }
 
 /* Wait for the next record and make it current. The progress word says IDLE while this waits,
@@ -152,12 +154,12 @@ int dsec_next(dsec_reader *r, double timeout_s, uint32_t then)
 {
     if (reader_closed(r))
         return DSEC_CLOSED;
-    int rc = advance(r);
+    int rc = dsec_advance(r);
     if (rc == DSEC_EMPTY) {
         dsec_enter(r->mine, 0, r->mine->seq);
         rc = wait_for_tail(r, r->read + DSEC_GRAIN, timeout_s);
         if (rc == DSEC_OK)
-            rc = advance(r);
+            rc = dsec_advance(r);
     }
     if (rc == DSEC_OK)
         dsec_enter(r->mine, then, r->now.seq);
@@ -168,7 +170,7 @@ int dsec_try_next(dsec_reader *r, uint32_t then)
 {
     if (reader_closed(r))
         return DSEC_CLOSED;
-    int rc = advance(r);
+    int rc = dsec_advance(r);
     if (rc == DSEC_OK)
         dsec_enter(r->mine, then, r->now.seq);
     return rc;
@@ -235,7 +237,7 @@ int dsec_arm(dsec_reader *r, uint64_t records)
         return DSEC_CLOSED;
     uint64_t tail, want = want_for(r, records);
     dsec_store(&my_slot(r)->want, want);
-    /* SYNC POINT want: as in sleep_for_tail(). */
+    /* SYNC POINT want: as in dsec_sleep_for_tail(). */
     dsec_fence();
     int rc = ready(r, want, &tail);
     if (rc != DSEC_EMPTY)

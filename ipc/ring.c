@@ -65,7 +65,8 @@ static int look_at_cursors(dsec_outbox *b)
         uint64_t cursor = dsec_load_acquire(&slot->cursor);
         uint64_t behind = b->tail - cursor;
         if (behind > b->capacity || behind % DSEC_GRAIN)
-            return dsec_corrupt(&b->fault, DSEC_BAD_CURSOR, b->follower[i].role, b->tail, cursor, b->tail);
+            return dsec_corrupt(&b->fault, DSEC_BAD_CURSOR, b->follower[i].role, b->tail, cursor,
+                                b->tail);
         if (behind > held) {
             held = behind;
             b->lag = i;
@@ -105,7 +106,8 @@ static int sleep_for_space(dsec_outbox *b, uint64_t need, int64_t deadline)
             break;
         }
         b->sleeps++;
-        if (dsec_sleep(&slot_of(b, b->lag)->cursor, b->floor, 1u << b->role, deadline) == DSEC_INTERRUPTED) {
+        const dsec_word *slowest = &slot_of(b, b->lag)->cursor;
+        if (dsec_sleep(slowest, b->floor, 1u << b->role, deadline) == DSEC_INTERRUPTED) {
             rc = has_space(b, need);
             rc = rc == DSEC_EMPTY ? DSEC_INTERRUPTED : rc;
             break;
@@ -164,12 +166,14 @@ int dsec_publish(dsec_outbox *b, uint64_t seq, uint32_t kind, uint32_t flags, ui
 {
     if (!b->page)
         return DSEC_CLOSED;
-    if (b->claimed == DSEC_NONE || nbytes > b->claimed || kind == 0 || kind > DSEC_KIND_MAX || flags > UINT16_MAX)
+    if (b->claimed == DSEC_NONE || nbytes > b->claimed)
+        return DSEC_MISUSE;
+    if (kind == 0 || kind > DSEC_KIND_MAX || flags > UINT16_MAX)
         return DSEC_MISUSE;
     dsec_page *page = b->page;
     _Atomic uint64_t *head = (_Atomic uint64_t *)(void *)(b->data + (b->tail & (b->capacity - 1)));
     const uint64_t words[4] = {b->tail, seq, nbytes | (uint64_t)b->epoch << 32,
-                               kind | (uint64_t)flags << 16 | (uint64_t)DSEC_MARK << 32};
+                               kind | (uint64_t)flags << 16 | (uint64_t)DSEC_RECORD_MARK << 32};
     for (int i = 0; i < 4; i++) {
         atomic_store_explicit(&head[i], words[i], memory_order_relaxed);
         DSEC_POINT();
@@ -186,7 +190,7 @@ int dsec_publish(dsec_outbox *b, uint64_t seq, uint32_t kind, uint32_t flags, ui
 
 static void ring_group(dsec_group_page *group)
 {
-    /* SYNC POINT group: pairs with wait_for_lanes() in group.c. The addition is a full fence
+    /* SYNC POINT group: pairs with sleep_for_group() in group.c. The addition is a full fence
      * between the tail before it and the want after it. */
     uint64_t count = atomic_fetch_add_explicit(&group->count.value, 1, memory_order_seq_cst) + 1;
     DSEC_POINT();
@@ -236,8 +240,8 @@ int dsec_commit(dsec_outbox *b, uint64_t seq, uint32_t kind, uint32_t flags, uin
     int rc = dsec_publish(b, seq, kind, flags, nbytes);
     if (rc)
         return rc;
-    /* SYNC POINT want: pairs with the fence in sleep_for_tail(): tail then want here, want then
-     * tail there. */
+    /* SYNC POINT want: pairs with the fence in dsec_sleep_for_tail(): tail then want here, want
+     * then tail there. */
     dsec_fence();
     dsec_wake_followers(b, flags);
     if (b->group)

@@ -23,6 +23,11 @@ enum {
     DSEC_GRAIN = 64,         /* records start at multiples of this */
     DSEC_CAPACITY_MIN = 4096,
     DSEC_ROLES = 8,          /* cursor slots in a segment, one for each role it may read */
+    DSEC_RECORD_MARK = 0x4452, /* in each record header, so that a hole is told from a record */
+    DSEC_KIND_OBS = 1,
+    DSEC_KIND_ACTION = 2,
+    DSEC_KIND_REWARD = 3,
+    DSEC_KIND_END = 4,
     DSEC_KIND_MAX = 4,
     DSEC_FLAG_BOUNDARY = 1,
     DSEC_FLAG_END = 2,
@@ -42,6 +47,7 @@ enum {
     DSEC_BAD_POSITION,
     DSEC_BAD_MARK,
     DSEC_BAD_LENGTH,
+    DSEC_BAD_SHORT,
     DSEC_BAD_KIND,
     DSEC_BAD_SEQ,
     DSEC_BAD_EPOCH
@@ -125,6 +131,69 @@ typedef struct {
     dsec_fault fault;
 } dsec_reader;
 
+/* One environment of a lockstep group, as its policy sees it. */
+typedef struct {
+    dsec_outbox *box;
+    dsec_reader *reader;
+    uint32_t state;    /* DSEC_LANE_ */
+    uint32_t started;  /* has its first record been seen? */
+} dsec_lane;
+
+enum { DSEC_LANE_OFF, DSEC_LANE_IDLE, DSEC_LANE_PENDING, DSEC_LANE_ENDED };
+
+/* A field of every lane's payload, at `offset`, and the caller's array of it: lane i's part lies at
+ * memory + i * nbytes. */
+typedef struct {
+    uint8_t *memory;
+    uint32_t offset;
+    uint32_t nbytes;
+} dsec_piece;
+
+typedef struct {
+    void *page;            /* the doorbell, or NULL */
+    dsec_lane *lane;
+    dsec_piece *action;    /* scattered */
+    dsec_piece *sink;      /* gathered */
+    uint32_t nlanes;
+    uint32_t nactions;
+    uint32_t nsinks;
+    uint32_t action_bytes; /* payload of an action record */
+    uint32_t fixed_bytes;  /* least payload of an observation record; more is extra */
+    uint32_t spin;
+    uint32_t busy;         /* a step is under way */
+    uint32_t notable;      /* lanes with extra bytes or at their end, in this step */
+    uint32_t late;         /* a lane that was missing when last looked at */
+    uint32_t bad_lane;     /* the lane that an error is about */
+    dsec_fault fault;
+} dsec_group;
+
+typedef struct {
+    dsec_reader *reader[3]; /* env, policy, reward */
+    uint64_t num_envs;
+    uint64_t env_reward_off;
+    uint64_t env_flags_off;
+    uint64_t reward_off;
+    double *running;        /* per environment: return of the episode under way */
+    double *env_running;    /* the same, of the environment's own rewards */
+    double *finished;       /* returns of the episodes that ended in this batch */
+    uint64_t finished_max;
+    uint64_t next;          /* the transition that comes next */
+    uint64_t end_seq;       /* the env's last observation, once seen_end has bit 0 */
+    uint32_t epoch[3];
+    uint32_t resumed[3];    /* records below `next` may still lie ahead of this cursor */
+    uint32_t has_first;     /* observation 0 is taken */
+    uint32_t seen_end;      /* bit for each ring */
+    uint32_t taken;
+    uint32_t bad_ring;
+    uint64_t begin[3];      /* the batch, as positions */
+    uint64_t end[3];
+    uint64_t first;
+    uint64_t count;
+    uint64_t episodes;
+    double return_sum;
+    double env_return_sum;
+} dsec_join;
+
 typedef struct {
     uint32_t signo;
     int32_t code;
@@ -168,6 +237,16 @@ int dsec_wait(dsec_reader *r, uint64_t records, double timeout_s);
 int dsec_arm(dsec_reader *r, uint64_t records);
 int dsec_disarm(dsec_reader *r);
 uint64_t dsec_available(dsec_reader *r);
+
+/* ---- group.c */
+int dsec_group_open(void *page, dsec_fault *fault);
+int dsec_group_step(dsec_group *g, double timeout_s);
+int dsec_group_gather(dsec_group *g, double timeout_s);
+
+/* ---- join.c */
+int dsec_join_take(dsec_join *j, uint64_t max_bytes);
+int dsec_join_release(dsec_join *j);
+int dsec_join_remainder(dsec_join *j);
 
 /* ---- wait.c */
 extern int64_t dsec_slice_ns;

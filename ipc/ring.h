@@ -22,7 +22,6 @@ _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "64-bit atomics must be lock-free to
 
 #define DSEC_MAGIC 0x31474e4952534453ull /* "SDSRING1" in memory */
 #define DSEC_VERSION 1u
-#define DSEC_MARK 0x4452u /* in each record header, so that a hole is told from a record */
 #define DSEC_AWAKE UINT64_MAX
 #define DSEC_NONE UINT64_MAX
 #define DSEC_ALL_BITS 0xffffffffu
@@ -140,6 +139,8 @@ static inline int dsec_corrupt(dsec_fault *fault, int what, uint32_t role, uint6
 /* ---- reader.c, for group.c and join.c */
 int dsec_look(dsec_reader *r, uint64_t position, uint64_t tail, dsec_record *out);
 int dsec_tail(dsec_reader *r, uint64_t position, uint64_t *tail);
+int dsec_advance(dsec_reader *r);
+int dsec_sleep_for_tail(dsec_reader *r, uint64_t want, int64_t deadline);
 int dsec_release_to(dsec_reader *r, uint64_t position);
 
 /* ---- ring.c, for group.c */

@@ -10,32 +10,22 @@ unmapped when the last memoryview or array on it is gone.
 
 from __future__ import annotations
 
-import functools
 import os
 import struct
 from typing import TYPE_CHECKING, NoReturn
 
-from dsec.errors import (
-    CorruptRingError,
-    LocalError,
-    MachineError,
-    RecordTooLarge,
-    RingInterrupted,
-    RingTimeout,
-)
-from dsec.ipc import segment
+from dsec.errors import CorruptRingError, LocalError, RecordTooLarge
 from dsec.ipc._ring import ffi, lib
-from dsec.ipc.segment import role_name
+from dsec.ipc.faults import describe, fail
+from dsec.ipc.segment import Mapping, role_name
 
 if TYPE_CHECKING:
     from dsec.ipc.group import GroupSegment
 
-    from dsec.ipc._ring import CData
-
-KIND_OBS = 1
-KIND_ACTION = 2
-KIND_REWARD = 3
-KIND_END = 4
+KIND_OBS = lib.DSEC_KIND_OBS
+KIND_ACTION = lib.DSEC_KIND_ACTION
+KIND_REWARD = lib.DSEC_KIND_REWARD
+KIND_END = lib.DSEC_KIND_END
 
 FLAG_BOUNDARY = lib.DSEC_FLAG_BOUNDARY
 FLAG_END = lib.DSEC_FLAG_END
@@ -73,27 +63,6 @@ def watch_signal(signo: int) -> None:
         raise LocalError(f"signal {signo} can't be watched: {os.strerror(code)}")
 
 
-class _Mapping:
-    """A segment mapped with its data area twice; unmapped when nobody looks at it any more."""
-
-    __slots__ = ("base", "data")
-
-    def __init__(self, fd: int, size: int, *, writable: bool) -> None:
-        segment.check(fd, size)
-        if size < segment.HEADER_BYTES:
-            raise CorruptRingError(f"a segment of {size} bytes has no header page")
-        base = lib.dsec_map(fd, size, int(writable))
-        if base == ffi.NULL:
-            raise MachineError(
-                f"can't map a segment of {size:,} bytes: {os.strerror(ffi.errno)}",
-                "Raise the limit of memory maps: `sysctl vm.max_map_count`.",
-            )
-        length = 2 * size - segment.HEADER_BYTES
-        self.base = ffi.gc(base, functools.partial(lib.dsec_unmap, size), length)
-        view = memoryview(ffi.buffer(self.base, length))[segment.HEADER_BYTES :]
-        self.data = view if writable else view.toreadonly()
-
-
 class Peer:
     """Another role's outbox, mapped read-only.
 
@@ -114,11 +83,11 @@ class Peer:
     __slots__ = ("_mapping", "c", "capacity", "epoch", "role")
 
     def __init__(self, fd: int, size: int, role: int) -> None:
-        self._mapping: _Mapping | None = _Mapping(fd, size, writable=False)
+        self._mapping: Mapping | None = Mapping(fd, size, writable=False)
         self.c = ffi.new("dsec_peer *")
         fault = ffi.new("dsec_fault *")
         if lib.dsec_peer_open(self.c, self._mapping.base, size, role, fault):
-            raise CorruptRingError(_describe(fault))
+            raise CorruptRingError(describe(fault))
         self.role = role
         self.capacity = int(self.c.capacity)
         self.epoch = int(self.c.epoch)
@@ -158,12 +127,12 @@ class Outbox:
     __slots__ = ("_group", "_mapping", "_peers", "c", "capacity", "role")
 
     def __init__(self, fd: int, size: int, role: int, *, epoch: int | None = None) -> None:
-        self._mapping: _Mapping | None = _Mapping(fd, size, writable=True)
+        self._mapping: Mapping | None = Mapping(fd, size, writable=True)
         self.c = ffi.new("dsec_outbox *")
         if lib.dsec_outbox_open(
             self.c, self._mapping.base, size, role, -1 if epoch is None else epoch
         ):
-            raise CorruptRingError(_describe(self.c.fault))
+            raise CorruptRingError(describe(self.c.fault))
         self.role = role
         self.capacity = int(self.c.capacity)
         self._peers: dict[int, Peer] = {}
@@ -220,7 +189,7 @@ class Outbox:
         """
         code = lib.dsec_add_follower(self.c, peer.c, eventfd)
         if code:
-            _fail(code, self.c.fault, f"{role_name(self.role)} outbox")
+            fail(code, self.c.fault, f"{role_name(self.role)} outbox")
         self._peers[peer.role] = peer
 
     def remove_reader(self, role: int) -> None:
@@ -262,7 +231,7 @@ class Outbox:
         """
         code = _commit(self.c, seq, kind, flags, nbytes)
         if code:
-            _fail(code, self.c.fault, f"{role_name(self.role)} outbox")
+            fail(code, self.c.fault, f"{role_name(self.role)} outbox")
 
     def enter(self, phase: int, seq: int) -> None:
         """Say in the progress word which user code runs from now on."""
@@ -286,7 +255,7 @@ class Outbox:
                 f"a record of {nbytes:,} bytes on the {role_name(self.role)} ring of "
                 f"{self.capacity:,}; at most {self.record_bytes_max:,} fit. Use more ring_slots"
             )
-        _fail(code, self.c.fault, f"room on the {role_name(self.role)} ring")
+        fail(code, self.c.fault, f"room on the {role_name(self.role)} ring")
 
 
 class Reader:
@@ -323,7 +292,7 @@ class Reader:
         self.peer = peer
         code = lib.dsec_reader_open(self.c, mine.c, peer.c)
         if code:
-            _fail(code, self.c.fault, f"{role_name(peer.role)} ring")
+            fail(code, self.c.fault, f"{role_name(peer.role)} ring")
         self._view = memoryview(ffi.buffer(ffi.addressof(self.c, "now")))
         self.seq = self.offset = self.nbytes = self.epoch = self.kind = self.flags = 0
 
@@ -340,7 +309,7 @@ class Reader:
         """
         code = _next(self.c, timeout_s, then)
         if code:
-            _fail(code, self.c.fault, f"a record on the {role_name(self.peer.role)} ring")
+            fail(code, self.c.fault, f"a record on the {role_name(self.peer.role)} ring")
         (
             self.seq,
             self.offset,
@@ -356,7 +325,7 @@ class Reader:
         if code == -1:
             return False
         if code:
-            _fail(code, self.c.fault, f"a record on the {role_name(self.peer.role)} ring")
+            fail(code, self.c.fault, f"a record on the {role_name(self.peer.role)} ring")
         (
             self.seq,
             self.offset,
@@ -382,20 +351,20 @@ class Reader:
         if code == lib.DSEC_TIMEOUT:
             return False
         if code:
-            _fail(code, self.c.fault, f"records on the {role_name(self.peer.role)} ring")
+            fail(code, self.c.fault, f"records on the {role_name(self.peer.role)} ring")
         return True
 
     def release(self) -> None:
         """Give the current record, and all before it, back to the writer."""
         code = _release(self.c)
         if code:
-            _fail(code, self.c.fault, f"{role_name(self.peer.role)} ring")
+            fail(code, self.c.fault, f"{role_name(self.peer.role)} ring")
 
     def release_prior(self) -> None:
         """Give back the records before the current one and keep that one."""
         code = lib.dsec_release_prior(self.c)
         if code:
-            _fail(code, self.c.fault, f"{role_name(self.peer.role)} ring")
+            fail(code, self.c.fault, f"{role_name(self.peer.role)} ring")
 
     def arm(self, min_records: int = 1) -> bool:
         """Ask to be woken by eventfd when about that many more records are there.
@@ -407,54 +376,16 @@ class Reader:
         if code == lib.DSEC_EMPTY:
             return True
         if code:
-            _fail(code, self.c.fault, f"{role_name(self.peer.role)} ring")
+            fail(code, self.c.fault, f"{role_name(self.peer.role)} ring")
         return False
 
     def disarm(self) -> None:
         """Take `arm` back; one wake-up may still be on its way."""
         code = lib.dsec_disarm(self.c)
         if code:
-            _fail(code, self.c.fault, f"{role_name(self.peer.role)} ring")
+            fail(code, self.c.fault, f"{role_name(self.peer.role)} ring")
 
     @property
     def available(self) -> int:
         """Bytes published after the current record."""
         return int(lib.dsec_available(self.c))
-
-
-_FAULTS = {
-    lib.DSEC_BAD_MAGIC: "magic number {found:#x} instead of {wanted:#x}",
-    lib.DSEC_BAD_VERSION: "layout version {found}; this is {wanted}",
-    lib.DSEC_BAD_ROLE: "its header claims role {found} instead of {wanted}",
-    lib.DSEC_BAD_SIZE: "its header claims {found} bytes instead of {wanted}",
-    lib.DSEC_BAD_TAIL: "tail {found} doesn't fit a reader at {position}",
-    lib.DSEC_BAD_CURSOR: "its cursor {found} is outside the ring that ends at {position}",
-    lib.DSEC_BAD_POSITION: "the record at {position} claims position {found}",
-    lib.DSEC_BAD_MARK: "no record at {position}: mark {found:#x}",
-    lib.DSEC_BAD_LENGTH: "the record at {position} claims {found} bytes; {wanted} are published",
-    lib.DSEC_BAD_KIND: "the record at {position} has kind {found}",
-    lib.DSEC_BAD_SEQ: "the record at {position} has sequence number {found} instead of {wanted}",
-    lib.DSEC_BAD_EPOCH: "the record at {position} has epoch {found} after {wanted}",
-}
-
-
-def _describe(fault: CData) -> str:
-    text = _FAULTS[fault.what].format(
-        found=fault.found, wanted=fault.wanted, position=fault.position
-    )
-    return f"{role_name(fault.role)} segment: {text}"
-
-
-def _fail(code: int, fault: CData, what: str) -> NoReturn:
-    """The one place where a return code becomes an exception."""
-    if code == lib.DSEC_TIMEOUT:
-        raise RingTimeout(f"timed out waiting for {what}")
-    if code == lib.DSEC_INTERRUPTED:
-        raise RingInterrupted(f"a signal came while waiting for {what}")
-    if code == lib.DSEC_CORRUPT:
-        raise CorruptRingError(_describe(fault))
-    if code == lib.DSEC_CLOSED:
-        raise LocalError(f"{what}: used after close")
-    if code == lib.DSEC_FULL:
-        raise LocalError(f"{what}: a ring has at most {lib.DSEC_ROLES} readers")
-    raise LocalError(f"{what}: wrong order of calls, or an argument outside its range")

@@ -10,8 +10,9 @@
 
 static int good_capacity(uint64_t capacity)
 {
-    return capacity == 0 ||
-           (capacity >= DSEC_CAPACITY_MIN && capacity <= (1ull << 40) && !(capacity & (capacity - 1)));
+    if (capacity == 0)
+        return 1;
+    return capacity >= DSEC_CAPACITY_MIN && capacity <= 1ull << 40 && !(capacity & (capacity - 1));
 }
 
 /* Write a fresh header page. `start` is the position at which this ring, and every ring that the
@@ -50,11 +51,12 @@ void *dsec_map(int fd, uint64_t size, int writable)
 {
     uint64_t capacity = size - DSEC_PAGE;
     int prot = writable ? PROT_READ | PROT_WRITE : PROT_READ;
-    uint8_t *base = mmap(NULL, size + capacity, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    int hole = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, fixed = MAP_SHARED | MAP_FIXED;
+    uint8_t *base = mmap(NULL, size + capacity, PROT_NONE, hole, -1, 0);
     if (base == MAP_FAILED)
         return NULL;
-    if (mmap(base, size, prot, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED ||
-        (capacity && mmap(base + size, capacity, prot, MAP_SHARED | MAP_FIXED, fd, DSEC_PAGE) == MAP_FAILED)) {
+    if (mmap(base, size, prot, fixed, fd, 0) == MAP_FAILED ||
+        (capacity && mmap(base + size, capacity, prot, fixed, fd, DSEC_PAGE) == MAP_FAILED)) {
         munmap(base, size + capacity);
         return NULL;
     }
@@ -69,7 +71,8 @@ void dsec_unmap(uint64_t size, void *base)
 
 void *dsec_map_page(int fd, int writable)
 {
-    void *page = mmap(NULL, DSEC_PAGE, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
+    int prot = writable ? PROT_READ | PROT_WRITE : PROT_READ;
+    void *page = mmap(NULL, DSEC_PAGE, prot, MAP_SHARED, fd, 0);
     return page == MAP_FAILED ? NULL : page;
 }
 
@@ -80,7 +83,8 @@ void dsec_unmap_page(void *page)
 
 /* The identity words are immutable after dsec_format, but a peer may break that rule at any
  * moment: they are read once, through volatile, and only the copy is used. */
-static int check_ident(const dsec_page *page, uint64_t size, uint32_t role, dsec_ident *copy, dsec_fault *fault)
+static int check_ident(const dsec_page *page, uint64_t size, uint32_t role, dsec_ident *copy,
+                       dsec_fault *fault)
 {
     const volatile dsec_ident *shared = &page->ident;
     copy->magic = shared->magic;
@@ -172,7 +176,7 @@ int dsec_reader_open(dsec_reader *r, dsec_outbox *mine, dsec_peer *peer)
         return DSEC_MISUSE;
     uint64_t cursor = dsec_load(&((dsec_page *)mine->page)->slot[peer->role].cursor);
     if (cursor % DSEC_GRAIN)
-        return dsec_corrupt(&r->fault, DSEC_BAD_CURSOR, mine->role, cursor, cursor, cursor - cursor % DSEC_GRAIN);
+        return dsec_corrupt(&r->fault, DSEC_BAD_CURSOR, mine->role, cursor, cursor, 0);
     r->mine = mine;
     r->peer = peer;
     r->read = r->start = r->cursor = cursor;
@@ -191,7 +195,7 @@ int dsec_add_follower(dsec_outbox *b, dsec_peer *peer, int eventfd)
     if (peer->role >= DSEC_ROLES || peer->role == b->role)
         return DSEC_MISUSE;
     const dsec_page *theirs = peer->page;
-    /* SYNC POINT cursor: as in look_at_cursors() of ring.c, for a reader that was already at work. */
+    /* SYNC POINT cursor: as in look_at_cursors() of ring.c: the reader may be at work already. */
     uint64_t cursor = dsec_load_acquire(&theirs->slot[b->role].cursor);
     if (b->tail - cursor > b->capacity || cursor % DSEC_GRAIN)
         return dsec_corrupt(&b->fault, DSEC_BAD_CURSOR, peer->role, b->tail, cursor, b->tail);
@@ -202,7 +206,8 @@ int dsec_add_follower(dsec_outbox *b, dsec_peer *peer, int eventfd)
         return DSEC_FULL;
     if (i == b->nfollowers)
         b->nfollowers++;
-    b->follower[i] = (dsec_follower){.peer = peer, .woken = DSEC_AWAKE, .eventfd = eventfd, .role = peer->role};
+    b->follower[i] = (dsec_follower){
+        .peer = peer, .woken = DSEC_AWAKE, .eventfd = eventfd, .role = peer->role};
     if (!dsec_reached(cursor, b->floor) || b->nfollowers == 1)
         b->floor = cursor;
     return DSEC_OK;

@@ -222,6 +222,41 @@ def check(fd: int, size: int) -> None:
         raise PeerError(f"a segment of {size} bytes isn't sealed against resizing ({seals:#x})")
 
 
+class Mapping:
+    """A segment mapped whole, its data area twice; unmapped when nobody looks at it any more.
+
+    Args:
+        fd: descriptor; may be closed afterwards.
+        size: bytes, as the kernel said.
+        writable: for one's own outbox.
+
+    Attributes:
+        base: address of the header page.
+        data: view of the data area, 2 * capacity bytes.
+
+    Raises:
+        PeerError: no sealed segment of this size.
+        MachineError: it can't be mapped.
+    """
+
+    __slots__ = ("base", "data")
+
+    def __init__(self, fd: int, size: int, *, writable: bool) -> None:
+        check(fd, size)
+        if size < HEADER_BYTES:
+            raise CorruptRingError(f"a segment of {size} bytes has no header page")
+        base = lib.dsec_map(fd, size, int(writable))
+        if base == ffi.NULL:
+            raise MachineError(
+                f"can't map a segment of {size:,} bytes: {os.strerror(ffi.errno)}",
+                "Raise the limit of memory maps: `sysctl vm.max_map_count`.",
+            )
+        length = 2 * size - HEADER_BYTES
+        self.base = ffi.gc(base, functools.partial(lib.dsec_unmap, size), length)
+        view = memoryview(ffi.buffer(self.base, length))[HEADER_BYTES:]
+        self.data = view if writable else view.toreadonly()
+
+
 class ProgressWord:
     """What a runner says it is doing, read from its outbox's header page.
 

@@ -92,7 +92,8 @@ int dsec_sleep(const dsec_word *word, uint64_t seen, uint32_t bits, int64_t dead
     if (until > deadline_ns)
         until = deadline_ns;
     struct timespec t = {.tv_sec = until / 1000000000LL, .tv_nsec = until % 1000000000LL};
-    long rc = syscall(SYS_futex, futex_word(word), FUTEX_WAIT_BITSET, (uint32_t)seen, &t, NULL, bits);
+    long rc = syscall(SYS_futex, futex_word(word), FUTEX_WAIT_BITSET, (uint32_t)seen, &t, NULL,
+                      bits);
     if (rc != 0 && errno == EINTR) {
         dsec_interrupted(); /* this wait reports it: not once more in the next */
         return DSEC_INTERRUPTED;
