@@ -87,6 +87,10 @@ def _entry(value: str) -> str:
     raise _say(f'expected "module:name"{hint}')
 
 
+def _wrapper(value: str) -> str:
+    return value if value.isidentifier() else _entry(value)
+
+
 def _env_id(value: str) -> str:
     if not re.fullmatch(r"(?:[\w.]+:)?(?:[\w:.-]+/)*[\w:.-]+", value):
         raise _say("expected the id of a registered environment, such as CartPole-v1")
@@ -108,6 +112,11 @@ FileName = Annotated[
 ]
 Entry = Annotated[
     str, AfterValidator(_entry), WithJsonSchema({"type": "string", "pattern": r"^[^:\s]+:[^:\s]+$"})
+]
+WrapperEntry = Annotated[
+    str,
+    AfterValidator(_wrapper),
+    WithJsonSchema({"type": "string", "pattern": r"^[^:\s]+(:[^:\s]+)?$"}),
 ]
 EnvId = Annotated[str, AfterValidator(_env_id)]
 Seconds = Annotated[float, Field(gt=0, le=WEEK_S, allow_inf_nan=False)]
@@ -166,9 +175,9 @@ class Run(Model):
 class Wrapper(Model):
     """A wrapper around the environment, applied in the order of the list."""
 
-    entry: Entry = Field(
-        description="module:name of a gymnasium.Wrapper, called as name(env, **kwargs).",
-        examples=["gymnasium.wrappers:FlattenObservation"],
+    entry: WrapperEntry = Field(
+        description="A class of gymnasium.wrappers, or module:name; called as name(env, **kwargs).",
+        examples=["FlattenObservation"],
     )
     kwargs: Kwargs = Field(default_factory=dict, description="Keywords for the wrapper.")
 

@@ -26,7 +26,7 @@ class Override:
     origin: str = "--set"
 
 
-def parse_override(text: str) -> Override:
+def parse_override(text: str, origin: str = "--set") -> Override:
     """Parse `a.b[0].c=VALUE`, where VALUE is YAML.
 
     Raises:
@@ -36,22 +36,22 @@ def parse_override(text: str) -> Override:
     name = name.strip()
     if not equals:
         message = f"expected path=value such as run.steps=1000, got {quoted(text)}"
-        raise ConfigError([Diagnostic("", message, file="--set")])
+        raise ConfigError([Diagnostic("", message, file=origin)])
     if not _PATH.fullmatch(name):
         message = f"{quoted(name)} is no path such as run.steps or agents[0].env.id"
-        raise ConfigError([Diagnostic("", message, file="--set")])
+        raise ConfigError([Diagnostic("", message, file=origin)])
     path: KeyPath = tuple(word if word else int(index) for word, index in _PART.findall(name))
     try:
-        source = parse(value, "--set")
+        source = parse(value, origin)
     except ConfigError as error:
         raise ConfigError(
-            [Diagnostic(name, problem.message, file="--set") for problem in error.diagnostics]
+            [Diagnostic(name, problem.message, file=origin) for problem in error.diagnostics]
         ) from None
     if source.problems:
         raise ConfigError(
-            [Diagnostic(name, problem.message, file="--set") for problem in source.problems]
+            [Diagnostic(name, problem.message, file=origin) for problem in source.problems]
         )
-    return Override(path, source.data)
+    return Override(path, source.data, origin)
 
 
 def apply(source: Source, override: Override) -> None:

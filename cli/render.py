@@ -1,0 +1,231 @@
+"""A run in words: lines and tables from plain values. Pure; nothing is written here.
+
+Numbers carry thousands separators and units; nothing is said by colour alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from dsec.errors import ConfigError, DsecError, MachineError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from dsec.engine import AgentReport, Death, Outcome, Snapshot
+
+ROWS_MAX = 16  # agents with a row of their own; more are shown by groups
+STDERR_LINES_MAX = 12
+
+
+def duration(seconds: float) -> str:
+    """`4.2 s`, `3 min 05 s`, `2 h 14 min`."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600:,} h {whole % 3600 // 60:02d} min"
+
+
+def amount(value: float | None, digits: int = 1) -> str:
+    """A number with separators; `-` if there is none."""
+    if value is None:
+        return "-"
+    if abs(value) >= 1000 or digits == 0:
+        return f"{value:,.0f}"
+    return f"{value:.{digits}f}"
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 agent`, `8 agents`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def states(snapshot: Snapshot) -> str:
+    """`6 running, 2 done`, in the order of life."""
+    order = ("starting", "running", "done", "quarantined")
+    shown = [f"{snapshot.states[s]:,} {s}" for s in order if snapshot.states[s]]
+    return ", ".join(shown) or "none"
+
+
+def progress_line(snapshot: Snapshot) -> str:
+    """The run at a glance, on one line."""
+    total = len(snapshot.agents)
+    parts = [f"[{duration(snapshot.elapsed_s)}] {counted(total, 'agent')}: {states(snapshot)}"]
+    if snapshot.steps_quota:
+        parts.append(
+            f"{snapshot.steps:,}/{snapshot.steps_quota:,} steps ({snapshot.done_share:.0%})"
+        )
+    else:
+        parts.append(f"{snapshot.steps:,} steps")
+    if snapshot.steps_per_s is not None:
+        parts.append(f"{amount(snapshot.steps_per_s, 0)} steps/s")
+    if snapshot.episodes_quota:
+        parts.append(f"{snapshot.episodes:,}/{snapshot.episodes_quota:,} episodes")
+    else:
+        parts.append(counted(snapshot.episodes, "episode"))
+    if snapshot.mean_return is not None:
+        parts.append(f"mean return {amount(snapshot.mean_return)}")
+    parts.append(counted(snapshot.deaths, "death"))
+    if snapshot.eta_s is not None and snapshot.done_share < 1:
+        parts.append(f"{duration(snapshot.eta_s)} left")
+    return " | ".join(parts)
+
+
+def progress_table(snapshot: Snapshot) -> RenderableType:
+    """The run at a glance, for a terminal: a headline and a row for each agent or group."""
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("agent")
+    table.add_column("state")
+    for name in ("steps", "episodes", "return"):
+        table.add_column(name, justify="right")
+    for row in _rows(snapshot.agents):
+        style = "red" if "quarantined" in row[1] else ""
+        table.add_row(*row, style=style)
+    bar = ProgressBar(total=1.0, completed=snapshot.done_share, width=40)
+    return Group(table, bar, Text(progress_line(snapshot), overflow="fold"))
+
+
+def _rows(agents: tuple[AgentReport, ...]) -> Iterator[tuple[str, str, str, str, str]]:
+    if len(agents) <= ROWS_MAX:
+        for agent in agents:
+            mean = amount(agent.returns_last) if agent.episodes else "-"
+            yield agent.name, agent.state, f"{agent.steps:,}", f"{agent.episodes:,}", mean
+        return
+    groups: dict[str, list[AgentReport]] = {}
+    for agent in agents:
+        groups.setdefault(agent.group, []).append(agent)
+    shown = list(groups.items())
+    for name, members in shown[:ROWS_MAX]:
+        yield _group_row(f"{name} x {len(members):,}", members)
+    rest = [member for _, members in shown[ROWS_MAX:] for member in members]
+    if rest:
+        yield _group_row(f"{len(shown) - ROWS_MAX:,} more entries", rest)
+
+
+def _group_row(name: str, members: list[AgentReport]) -> tuple[str, str, str, str, str]:
+    counts: dict[str, int] = {}
+    for member in members:
+        counts[member.state] = counts.get(member.state, 0) + 1
+    returns = [member.returns_last for member in members if member.episodes]
+    return (
+        name,
+        ", ".join(f"{number:,} {state}" for state, number in sorted(counts.items())),
+        f"{sum(member.steps for member in members):,}",
+        f"{sum(member.episodes for member in members):,}",
+        amount(sum(returns) / len(returns)) if returns else "-",
+    )
+
+
+def death_lines(death: Death, advice: str) -> list[str]:
+    """A death as a person reads it: cause first, what was last seen, what to do."""
+    role = death.role.name.lower()
+    lines = [f"DEATH {death.agent} {role} (pid {death.pid}): {death.cause}"]
+
+    def item(name: str, value: str) -> None:
+        if value:
+            lines.append(f"  {name:<12} {value}")
+
+    item("phase", death.phase.name.lower() if death.phase else "")
+    item("sequence", f"{death.seq_last:,}" if death.seq_last >= 0 else "")
+    item("last action", death.action_last)
+    item("fault at", death.fault_address)
+    if death.rss_peak_bytes:
+        limit = f" of {_mib(death.memory_limit_bytes)}" if death.memory_limit_bytes else ""
+        item("peak memory", _mib(death.rss_peak_bytes) + limit)
+    if death.error is not None and death.error.traceback:
+        lines += _block("traceback", death.error.traceback.splitlines())
+    elif death.stderr_tail:
+        lines += _block("stderr", death.stderr_tail.splitlines()[-STDERR_LINES_MAX:])
+    item("what to do", advice)
+    return lines
+
+
+def _block(name: str, texts: Iterable[str]) -> list[str]:
+    return [f"  {name}", *(f"    | {printable(text)}" for text in texts)]
+
+
+def printable(text: str) -> str:
+    """One line of somebody else's output, with control characters shown and not obeyed."""
+    return "".join(
+        c if c.isprintable() else "    " if c == "\t" else c.encode("unicode_escape").decode()
+        for c in text
+    )
+
+
+def _mib(count: int) -> str:
+    return f"{count / 2**20:,.0f} MiB"
+
+
+def error_lines(error: DsecError) -> list[str]:
+    """What went wrong, and what to do: for a ConfigError exactly one line for each mistake."""
+    if isinstance(error, ConfigError):
+        lines = []
+        for problem in error.diagnostics:
+            lines.append(str(problem).replace("\n", "\n    "))
+            lines += [f"    {printable(text)}" for text in problem.detail.splitlines()]
+        return lines
+    if isinstance(error, MachineError):
+        lines = [f"dsec-kernel: {error.problem}"]
+        return lines + ([f"  {error.remedy}"] if error.remedy else [])
+    lines = [f"dsec-kernel: {error}"]
+    return lines + [f"  {text}" for text in getattr(error, "detail", "").splitlines()]
+
+
+def error_object(outcome: Outcome) -> dict[str, Any] | None:
+    """The error for `--json`; None if there is none."""
+    error = outcome.error
+    if error is None:
+        return None
+    result: dict[str, Any] = {"exit_code": int(outcome.code), "message": str(error)}
+    if isinstance(error, ConfigError):
+        result["kind"] = "config"
+        result["diagnostics"] = [
+            {
+                "file": problem.file,
+                "line": problem.line or None,
+                "column": problem.column or None,
+                "path": problem.path,
+                "message": problem.message,
+            }
+            for problem in error.diagnostics
+        ]
+    else:
+        result["kind"] = "machine" if isinstance(error, MachineError) else "internal"
+    return result
+
+
+def outcome_lines(outcome: Outcome) -> list[str]:
+    """How a run ended, in a few lines."""
+    numbers, report = outcome.totals, outcome.report
+    if report is None:
+        return []
+    word = "interrupted" if report.drained else "ended early" if report.failure else "done"
+    speed = f"{amount(numbers['steps_per_s'], 0)} steps/s"
+    episodes_per_s = f"{amount(numbers['episodes_per_s'])} episodes/s"
+    done = f"{counted(numbers['steps'], 'step')}, {counted(numbers['episodes'], 'episode')}"
+    took = f"{duration(numbers['seconds'])} ({speed}, {episodes_per_s})"
+    faults = f"{counted(numbers['deaths'], 'death')} | {numbers['lost']:,} lost"
+    lines = [
+        f"{word}: {counted(numbers['agents'], 'agent')}, {done} in {took}",
+        f"mean return {amount(numbers['mean_return'])} | {faults}",
+    ]
+    quarantined = [a.name for a in report.agents.values() if a.state == "quarantined"]
+    if quarantined:
+        more = f" and {len(quarantined) - 8:,} more" if len(quarantined) > 8 else ""
+        lines.append(f"quarantined: {', '.join(quarantined[:8])}{more}")
+    for name, values in numbers.get("metrics", {}).items():
+        shown = ", ".join(f"{key} {amount(value, 3)}" for key, value in values.items())
+        lines.append(f"{name}: {shown}")
+    files = f" ({', '.join(report.files[:4])}{', …' if len(report.files) > 4 else ''})"
+    lines.append(f"{numbers['run_dir']}{files if report.files else ''}")
+    return lines

@@ -1,0 +1,31 @@
+"""dsec.engine: the composition root, which puts configuration, kernel and run directory together.
+
+This is what the command line calls and what another program embeds. It is the only room that knows
+all the others; it decides nothing about processes (the kernel does) and prints nothing (a `View`
+does). The process that calls `run` becomes the supervisor and must never import numpy, Gymnasium
+or torch, so nothing here does.
+"""
+
+from __future__ import annotations
+
+from dsec.engine.advice import advice
+from dsec.engine.progress import Snapshot
+from dsec.engine.run import Outcome, RunOptions, View, guard, run, validate
+from dsec.engine.summary import Exit, totals
+from dsec.kernel.report import AgentReport, Death, RunReport
+
+__all__ = [
+    "AgentReport",
+    "Death",
+    "Exit",
+    "Outcome",
+    "RunOptions",
+    "RunReport",
+    "Snapshot",
+    "View",
+    "advice",
+    "guard",
+    "run",
+    "totals",
+    "validate",
+]

@@ -1,0 +1,245 @@
+"""From a configuration to what the kernel runs: names, seeds, quotas, images, limits. Pure.
+
+The one place that knows both vocabularies, the config's and the kernel's. It touches neither the
+disk nor a process, so the same configuration always gives the same plan (guarantee G12 begins
+here): quotas are fixed before anything runs, and a seed depends on nothing but the run's seed and
+the agent's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from dsec.config import Agent, Config, KeyPath, Loaded, agent_names
+from dsec.errors import ConfigError, FrameError
+from dsec.ipc import frames
+from dsec.ipc.frames import EnvSettings, Phase, Role, Start
+from dsec.kernel.spec import AgentSpec, ImageSpec, RunnerSpec, RunSpec
+from dsec.seeds import agent_seed
+
+BASE_IMAGE = "base"
+# Ours, and free of torch: every image has them, so that only what differs is imported again.
+BASE_MODULES = (
+    "numpy",
+    "gymnasium",
+    "dsec.runners.env",
+    "dsec.runners.policy",
+    "dsec.runners.reward",
+    "dsec.runners.recorder",
+    "dsec.policies",
+    "dsec.reward",
+)
+IMPORT_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What one agent has to do; the other of the two is 0."""
+
+    steps: int = 0
+    episodes: int = 0
+
+
+def quotas(config: Config) -> list[Quota]:
+    """The quota of every agent, in the order of the configuration.
+
+    The total is divided evenly and the remainder goes to the first ones. A quota of steps is
+    counted over the agent's num_envs environments together and rounded up to whole batches.
+    """
+    widths = [
+        agent.env.num_envs for agent in config.agents for _ in agent_names(agent.name, agent.count)
+    ]
+    if config.run.steps is None:
+        assert config.run.episodes is not None, "the config was checked"
+        return [Quota(episodes=share) for share in _shares(config.run.episodes, len(widths))]
+    shares = _shares(config.run.steps, len(widths))
+    return [
+        Quota(steps=-(-share // width) * width) for share, width in zip(shares, widths, strict=True)
+    ]
+
+
+def _shares(total: int, count: int) -> list[int]:
+    share, rest = divmod(total, count)
+    assert share > 0, "the config was checked"
+    return [share + (index < rest) for index in range(count)]
+
+
+def make_spec(
+    loaded: Loaded, *, run_dir: str, seed: int, open_files: int, dry: bool = False
+) -> RunSpec:
+    """The kernel's orders.
+
+    Args:
+        loaded: a sound configuration.
+        run_dir: an existing, locked directory.
+        seed: the run's seed.
+        open_files: the limit on descriptors that runners get where the configuration gives none,
+            because the supervisor has raised its own.
+        dry: only construct, one agent of each entry, and record nothing.
+
+    Raises:
+        ConfigError: keywords that are too large to travel to a runner.
+    """
+    config = loaded.config
+    images: dict[str, tuple[str, ...]] = {BASE_IMAGE: BASE_MODULES}
+    agents: list[AgentSpec] = []
+    problems = []
+    shares = iter(quotas(config))
+    for index, agent in enumerate(config.agents):
+        names = agent_names(agent.name, agent.count)
+        for number, name in enumerate(names):
+            share = next(shares)
+            if dry and number:
+                continue
+            agents.append(_agent(agent, name, share, agent_seed(seed, name), open_files, images))
+        try:
+            for runner in agents[-1].runners:
+                frames.encode(runner.start)
+        except FrameError as error:
+            problems.append(loaded.diagnostic(("agents", index), f"too large: {error}"))
+    if problems:
+        raise ConfigError(problems)
+    timeout_s = max([IMPORT_TIMEOUT_S, *(agent.deadlines.construct_s for agent in config.agents)])
+    return RunSpec(
+        name=config.run.name,
+        run_dir=run_dir,
+        seed=seed,
+        images=tuple(ImageSpec(name, modules, timeout_s) for name, modules in images.items()),
+        agents=tuple(agents),
+        record_format=config.record.format or "parquet",
+        disk_wait_s=config.record.disk_wait_s,
+        dry=dry,
+        recorder_image=BASE_IMAGE,
+    )
+
+
+def _agent(
+    agent: Agent,
+    name: str,
+    quota: Quota,
+    seed: str,
+    open_files: int,
+    images: dict[str, tuple[str, ...]],
+) -> AgentSpec:
+    deadline_s = _deadlines(agent)
+    limits = {"open_files": agent.limits.open_files or open_files}
+    if agent.limits.memory_mb is not None:
+        limits["memory_mb"] = agent.limits.memory_mb
+    parts: list[tuple[Role, Iterable[str], dict[str, Any]]] = [
+        (Role.ENV, _env_modules(agent), {"env": _env_settings(agent)}),
+        (
+            Role.POLICY,
+            [_module(agent.policy.entry)],
+            {"entry": agent.policy.entry, "kwargs": agent.policy.kwargs},
+        ),
+        (
+            Role.REWARD,
+            [_module(agent.reward.entry)],
+            {"entry": agent.reward.entry, "kwargs": agent.reward.kwargs},
+        ),
+    ]
+    runners = []
+    for role, modules, own in parts:
+        start = Start(
+            agent=name,
+            role=role,
+            epoch=0,
+            seed=seed,
+            num_envs=agent.env.num_envs,
+            steps=quota.steps,
+            episodes=quota.episodes,
+            snapshot_interval=agent.snapshot_interval,
+            ring_slots=agent.ipc.ring_slots,
+            limits=limits,
+            **own,
+        )
+        image = _image(modules, images)
+        runners.append(RunnerSpec(role, image, start, deadline_s))
+    return AgentSpec(
+        name=name,
+        group=agent.name,
+        runners=tuple(runners),
+        num_envs=agent.env.num_envs,
+        restarts_max=agent.failover.restarts.max,
+    )
+
+
+def _deadlines(agent: Agent) -> dict[Phase, float]:
+    given = agent.deadlines
+    return {
+        Phase.IMPORT: given.construct_s,
+        Phase.CONSTRUCT: given.construct_s,
+        Phase.RESET: given.reset_s,
+        Phase.STEP: given.step_s,
+        Phase.ACT: given.act_s,
+        Phase.LEARN: given.learn_s,
+        Phase.REWARD: given.reward_s,
+        Phase.CLOSE: given.close_s,
+    }
+
+
+def _env_settings(agent: Agent) -> EnvSettings:
+    wrappers = tuple(
+        {"entry": wrapper.entry, "kwargs": wrapper.kwargs} for wrapper in agent.env.wrappers
+    )
+    return EnvSettings(
+        id=agent.env.id or "",
+        entry=agent.env.entry or "",
+        kwargs=agent.env.kwargs,
+        wrappers=wrappers,
+    )
+
+
+# ---------------------------------------------------------------- images
+
+
+def _module(entry: str) -> str:
+    """The module of `module:name`; of an environment's id, the part that registers it, if any."""
+    return entry.rpartition(":")[0]
+
+
+def _env_modules(agent: Agent) -> list[str]:
+    return [_module(entry) for entry, _ in _env_entries(agent) if _module(entry)]
+
+
+def _env_entries(agent: Agent) -> list[tuple[str, KeyPath]]:
+    entries: list[tuple[str, KeyPath]] = [
+        (agent.env.id, ("env", "id"))
+        if agent.env.id is not None
+        else (agent.env.entry or "", ("env", "entry"))
+    ]
+    entries += [
+        (wrapper.entry, ("env", "wrappers", index, "entry"))
+        for index, wrapper in enumerate(agent.env.wrappers)
+    ]
+    return entries
+
+
+def _image(modules: Iterable[str], images: dict[str, tuple[str, ...]]) -> str:
+    """The image for a runner that needs these modules, made if there is none yet."""
+    extra = [name for name in dict.fromkeys(modules) if not _in_base(name)]
+    if not extra:
+        return BASE_IMAGE
+    name = "+".join(extra)
+    images.setdefault(name, (*BASE_MODULES, *extra))
+    return name
+
+
+def _in_base(module: str) -> bool:
+    return module in BASE_MODULES or module.partition(".")[0] in ("numpy", "gymnasium")
+
+
+def where_module(config: Config, module: str) -> KeyPath | None:
+    """The first key of the configuration that made us import `module`."""
+    for index, agent in enumerate(config.agents):
+        entries = [
+            *_env_entries(agent),
+            (agent.policy.entry, ("policy", "entry")),
+            (agent.reward.entry, ("reward", "entry")),
+        ]
+        for entry, path in entries:
+            if _module(entry) == module:
+                return ("agents", index, *path)
+    return None

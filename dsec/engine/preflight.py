@@ -1,0 +1,250 @@
+"""Whether this machine can do what the configuration asks, found out before anything is started.
+
+Every check says what is needed, what there is and how to get the rest. What a limit allows to be
+raised (the soft limits up to the hard ones) is raised here, in this process, and hence for all
+that it starts. The estimates are lower bounds: they refuse what can't work, they don't promise
+that the rest does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import resource
+from collections.abc import Callable
+from pathlib import Path
+
+from dsec.config import KeyPath, Loaded, agent_names
+from dsec.errors import ConfigError, MachineError
+
+FILES_BASE = 64
+FILES_PER_AGENT = 16
+PROCESSES_BASE = 8
+PROCESSES_PER_AGENT = 3
+PAGE_BYTES = 4096
+RECORD_BYTES_MIN = 64
+RECORD_HEADER_BYTES = 32
+RUNNER_BYTES_MIN = 3 * 1024 * 1024  # what a forked runner has for itself before it does anything
+MAPS_PER_AGENT = 12
+MAPS_BASE = 2_000
+
+
+def check_installation() -> None:
+    """Check what has to be installed for anything to run.
+
+    Raises:
+        MachineError: the C extension or uvloop is missing.
+    """
+    if importlib.util.find_spec("dsec.ipc._ring") is None:
+        raise MachineError(
+            "dsec's C extension (dsec.ipc._ring) is not built",
+            "In a checkout: `pip install -e .`, which needs a C compiler and Python's headers "
+            "(`apt-get install gcc python3-dev`)",
+        )
+    if importlib.util.find_spec("uvloop") is None:
+        raise MachineError("uvloop is not installed", "pip install uvloop")
+
+
+def check_record(loaded: Loaded) -> None:
+    """Check that what is recorded can be written as the configuration says.
+
+    Raises:
+        MachineError: it says Parquet, and pyarrow is missing.
+    """
+    if loaded.config.record.format == "parquet" and importlib.util.find_spec("pyarrow") is None:
+        raise MachineError(
+            "record.format: parquet needs pyarrow, which is not installed",
+            "pip install 'dsec-kernel[record]', or leave record.format out to keep the journal",
+        )
+
+
+def check_limits(agents: int) -> int:
+    """Check and raise the limits on descriptors and processes.
+
+    Returns:
+        The soft limit on open files that this process had before.
+
+    Raises:
+        MachineError: a limit that can't be raised far enough.
+    """
+    before = _check_files(agents)
+    processes = PROCESSES_BASE + PROCESSES_PER_AGENT * agents
+    _check_user_processes(processes, agents)
+    _check_pids(processes, agents)
+    _check_maps(agents)
+    return before
+
+
+def _check_files(agents: int) -> int:
+    needed = FILES_BASE + FILES_PER_AGENT * agents
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        if hard != resource.RLIM_INFINITY and hard < needed:
+            raise MachineError(
+                f"{agents:,} agents need {needed:,} open files; the limit (RLIMIT_NOFILE) is "
+                f"{hard:,}",
+                f"Raise it (`ulimit -n {needed}` as root, LimitNOFILE= of the systemd unit, "
+                f"`--ulimit nofile={needed}` of docker), or run at most "
+                f"{max(0, (hard - FILES_BASE) // FILES_PER_AGENT):,} agents",
+            )
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    return soft
+
+
+def _check_user_processes(needed: int, agents: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+    if os.geteuid() == 0 or soft == resource.RLIM_INFINITY:
+        return
+    if hard != resource.RLIM_INFINITY and soft < hard:
+        soft = hard
+        resource.setrlimit(resource.RLIMIT_NPROC, (hard, hard))
+    running = _threads_of_user(os.getuid())
+    if running + needed > soft:
+        raise MachineError(
+            f"{agents:,} agents need {needed:,} processes; this user has {running:,} and may have "
+            f"{soft:,} (RLIMIT_NPROC)",
+            f"Raise it (`ulimit -u {running + needed}`, LimitNPROC= of the systemd unit), or run "
+            "fewer agents",
+        )
+
+
+def _threads_of_user(uid: int) -> int:
+    count = 0
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if entry.stat().st_uid == uid:
+                    count += sum(1 for _ in (entry / "task").iterdir())
+    return count
+
+
+def _check_pids(needed: int, agents: int) -> None:
+    """The limits of the machine, and of the control groups that we are in."""
+    limits = [
+        ("/proc/sys/kernel/pid_max", 0, "sysctl kernel.pid_max"),
+        ("/proc/sys/kernel/threads-max", 0, "sysctl kernel.threads-max"),
+    ]
+    for folder in _cgroups("pids"):
+        taken = _number(folder / "pids.current") or 0
+        limits.append((str(folder / "pids.max"), taken, "TasksMax= of systemd, --pids-limit"))
+    for path, taken, remedy in limits:
+        limit = _number(Path(path))
+        if limit is not None and taken + needed > limit:
+            raise MachineError(
+                f"{agents:,} agents need {needed:,} processes; {path} allows {limit:,}"
+                + (f", of which {taken:,} are taken" if taken else ""),
+                f"Raise it ({remedy}), or run fewer agents",
+            )
+
+
+def _check_maps(agents: int) -> None:
+    needed = MAPS_BASE + MAPS_PER_AGENT * agents
+    limit = _number(Path("/proc/sys/vm/max_map_count"))
+    if limit is not None and needed > limit:
+        raise MachineError(
+            f"recording {agents:,} agents needs {needed:,} memory mappings in one process; "
+            f"vm.max_map_count is {limit:,}",
+            f"sysctl -w vm.max_map_count={2 * needed}",
+        )
+
+
+def check_memory(loaded: Loaded, available: Callable[[], int | None] | None = None) -> None:
+    """Check that the rings can exist, and that so many processes can.
+
+    Raises:
+        ConfigError: the rings of an entry, as small as its records can be, are larger than memory.
+        MachineError: the bare processes are.
+    """
+    free = (available or available_bytes)()
+    if free is None:
+        return
+    problems = []
+    agents = 0
+    for index, agent in enumerate(loaded.config.agents):
+        count = len(agent_names(agent.name, agent.count))
+        agents += count
+        needed = count * ring_bytes_min(agent.ipc.ring_slots, agent.env.num_envs)
+        if needed > free:
+            path: KeyPath = ("agents", index, "ipc", "ring_slots")
+            problems.append(
+                loaded.diagnostic(
+                    path,
+                    f"{agent.ipc.ring_slots:,} slots for {count:,} agents of num_envs "
+                    f"{agent.env.num_envs:,} need at least {_size(needed)} of memory; "
+                    f"{_size(free)} are available",
+                )
+            )
+    if problems:
+        raise ConfigError(problems)
+    needed = agents * PROCESSES_PER_AGENT * RUNNER_BYTES_MIN
+    if needed > free:
+        raise MachineError(
+            f"{agents:,} agents need at least {_size(needed)} of memory; {_size(free)} are "
+            "available",
+            "Run fewer agents, or set num_envs, which puts several environments into one process",
+        )
+
+
+def ring_bytes_min(slots: int, num_envs: int) -> int:
+    """Bytes that the three rings of one agent take at the very least."""
+    record = RECORD_HEADER_BYTES + 8 * num_envs  # a reward, and an action or an observation
+    record = -(-record // RECORD_BYTES_MIN) * RECORD_BYTES_MIN
+    return 3 * (PAGE_BYTES + slots * record)
+
+
+def available_bytes() -> int | None:
+    """Memory that can be had: of the machine, and within our control groups; None if unknown."""
+    found = []
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        text = Path("/proc/meminfo").read_text()
+        found.append(int(text.split("MemAvailable:", 1)[1].split(maxsplit=1)[0]) * 1024)
+    for folder in _cgroups("memory"):
+        limit = _number(folder / "memory.max")
+        if limit is None:
+            limit = _number(folder / "memory.limit_in_bytes")
+        used = _number(folder / "memory.current")
+        if used is None:
+            used = _number(folder / "memory.usage_in_bytes")
+        if limit is not None and used is not None:
+            found.append(max(0, limit - used + _reclaimable(folder)))
+    return min(found, default=None)
+
+
+def _reclaimable(folder: Path) -> int:
+    with contextlib.suppress(OSError, ValueError):
+        for line in (folder / "memory.stat").read_text().splitlines():
+            name, _, value = line.partition(" ")
+            if name in ("inactive_file", "total_inactive_file"):
+                return int(value)
+    return 0
+
+
+def _cgroups(controller: str) -> list[Path]:
+    """The folders of our control groups, the innermost first, for version 1 or 2."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    root = Path("/sys/fs/cgroup")
+    for line in lines:
+        number, names, inner = line.split(":", 2)
+        if number != "0" and controller not in names.split(","):
+            continue
+        base = root if number == "0" else root / controller
+        path = base / inner.lstrip("/")
+        return [folder for folder in (path, *path.parents) if folder.is_relative_to(base)]
+    return []
+
+
+def _number(path: Path) -> int | None:
+    """The number in a file of the kernel; None if there is none, or no limit (`max`)."""
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:,.1f} GiB" if count >= 2**30 else f"{count / 2**20:,.0f} MiB"

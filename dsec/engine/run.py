@@ -1,0 +1,319 @@
+"""One run, or one validation, from options to outcome: load, check, claim, supervise, account.
+
+Everything expected comes back as an `Outcome`; everything unexpected too, as an internal error with
+its traceback in the run directory. Runs in the supervisor process (see `guard`), which stays free
+of numpy, Gymnasium and torch: kernel and uvloop are imported here only when they are needed, after
+it is known that they can be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import signal
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dsec import __version__, rundir
+from dsec.config import Loaded, Override, dump, load
+from dsec.engine import preflight
+from dsec.engine.advice import advice
+from dsec.engine.diagnose import config_problems
+from dsec.engine.plan import make_spec, quotas
+from dsec.engine.progress import Meter, Snapshot
+from dsec.engine.summary import Exit, details, exit_code, totals
+from dsec.errors import ConfigError, DsecError, MachineError
+from dsec.kernel.report import AgentReport, Death, RunReport
+from dsec.seeds import fresh_run_seed
+
+if TYPE_CHECKING:
+    from dsec.kernel.spec import RunSpec
+    from dsec.kernel.supervisor import Supervisor
+
+
+class View(Protocol):
+    """Where a run shows itself. Called from the supervisor's loop: return soon, never raise."""
+
+    interval_s: float
+
+    def begin(self, run_dir: str, agents: int, seed: int) -> None:
+        """The run directory is claimed; processes start now."""
+
+    def snapshot(self, snapshot: Snapshot) -> None:
+        """The run at a glance, every `interval_s`, and once at the end."""
+
+    def death(self, death: Death, advice: str) -> None:
+        """A runner died. `advice` is one sentence, or empty."""
+
+    def log(self, level: str, event: str, **fields: Any) -> None:
+        """Something to be noted; `level` is debug, info, warning or error."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What to run. `out` None means a new directory below ./runs."""
+
+    config: Path
+    overrides: Sequence[Override] = ()
+    out: Path | None = None
+    argv: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How it ended.
+
+    Attributes:
+        code: the exit code.
+        totals: the run in numbers, all keys always there.
+        error: why there is no whole run: a ConfigError, a MachineError or an InternalError.
+        report: the kernel's report, None if it never came to one.
+    """
+
+    code: Exit
+    totals: dict[str, Any]
+    error: DsecError | None = None
+    report: RunReport | None = None
+
+
+class InternalError(DsecError):
+    """A mistake of ours. The traceback is in the file named, or in `detail` if there is none."""
+
+    def __init__(self, message: str, detail: str) -> None:
+        super().__init__(message)
+        self.detail = detail
+
+
+def guard(main: Callable[[], int]) -> int:
+    """Run `main` in a child process that is the supervisor, and this process as its guardian.
+
+    The guardian outlives the supervisor and kills whatever it left, however it ended.
+
+    Returns:
+        The exit code.
+    """
+    _need_extension()
+    from dsec.kernel import boot
+
+    return boot.run(main)
+
+
+def _need_extension() -> None:
+    preflight.check_installation()
+
+
+def run(options: RunOptions, view: View) -> Outcome:
+    """Run a configuration to its end. Raises nothing that is an `Exception`."""
+    claimed: list[rundir.RunDir] = []
+    try:
+        return _run(options, view, claimed)
+    except (ConfigError, MachineError) as error:
+        where = str(claimed[0].path) if claimed else None
+        return _failed(error, where)
+    except Exception as error:
+        return _internal(error, claimed[0] if claimed else None)
+    finally:
+        for directory in claimed:
+            directory.close()
+
+
+def _run(options: RunOptions, view: View, claimed: list[rundir.RunDir]) -> Outcome:
+    loaded = load(options.config, options.overrides)
+    shares = quotas(loaded.config)
+    open_files = _preflight(loaded, len(shares))
+    directory = rundir.claim(options.out, loaded.config.run.name)
+    claimed.append(directory)
+    seed = loaded.config.run.seed
+    if seed is None:
+        seed = fresh_run_seed()
+    spec = make_spec(loaded, run_dir=str(directory.path), seed=seed, open_files=open_files)
+    resolved = loaded.config.model_copy(
+        update={"run": loaded.config.run.model_copy(update={"seed": seed})}
+    )
+    directory.write_text("config.yaml", dump(resolved))
+    directory.write_json("kernel.json", _kernel_facts(options.argv))
+    view.begin(str(directory.path), len(spec.agents), seed)
+    report = _supervise(spec, view, Meter(shares, time.monotonic()))
+    problems = config_problems(loaded, report, dry=False)
+    if problems:
+        directory.discard()
+        return _failed(ConfigError(problems), None)
+    numbers = totals(report, str(directory.path))
+    code = exit_code(report)
+    directory.write_json(
+        "summary.json",
+        {**numbers, "exit_code": int(code), "failure": report.failure, **details(report)},
+    )
+    return Outcome(code, numbers, _failure(report, code), report)
+
+
+def validate(config: Path, overrides: Sequence[Override], scratch: Path, view: View) -> Outcome:
+    """Check a configuration down to constructing one agent of each entry, recording nothing.
+
+    Args:
+        config: the file.
+        overrides: changes to it.
+        scratch: an empty directory for what the runners print; the caller removes it.
+        view: only its `log` is called.
+    """
+    try:
+        loaded = load(config, overrides)
+        open_files = _preflight(loaded, len(quotas(loaded.config)))
+        seed = loaded.config.run.seed or 0
+        spec = make_spec(loaded, run_dir=str(scratch), seed=seed, open_files=open_files, dry=True)
+        report = _supervise(spec, view, None)
+        problems = config_problems(loaded, report, dry=True)
+        if problems:
+            raise ConfigError(problems)
+        code = exit_code(report)
+        return Outcome(code, totals(report, None), _failure(report, code), report)
+    except (ConfigError, MachineError) as error:
+        return _failed(error, None)
+    except Exception as error:
+        return _internal(error, None)
+
+
+def _preflight(loaded: Loaded, agents: int) -> int:
+    preflight.check_record(loaded)
+    open_files = preflight.check_limits(agents)
+    preflight.check_memory(loaded)
+    return open_files
+
+
+def _kernel_facts(argv: Sequence[str]) -> dict[str, Any]:
+    return {
+        "version": __version__,
+        "argv": list(argv),
+        "supervisor_pid": os.getpid(),
+        "guardian_pid": os.getppid(),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "python": platform.python_version(),
+        "machine": platform.platform(),
+        "cwd": str(Path.cwd()),
+    }
+
+
+# ---------------------------------------------------------------- the supervisor
+
+
+def _supervise(spec: RunSpec, view: View, meter: Meter | None) -> RunReport:
+    import uvloop
+
+    async def main() -> RunReport:
+        from dsec.kernel.supervisor import Supervisor
+
+        hooks = _make_hooks(view)
+        supervisor = Supervisor(spec, hooks)
+        stop = _StopSignals(supervisor, view)
+        stop.install(asyncio.get_running_loop())
+        shown = asyncio.ensure_future(_show(supervisor, view, meter)) if meter else None
+        try:
+            report = await supervisor.run()
+        finally:
+            stop.remove(asyncio.get_running_loop())
+            if shown is not None:
+                shown.cancel()
+                await asyncio.gather(shown, return_exceptions=True)
+        if meter is not None:
+            view.snapshot(meter.read(report, time.monotonic()))
+        return report
+
+    return uvloop.run(main())
+
+
+async def _show(supervisor: Supervisor, view: View, meter: Meter) -> None:
+    while True:
+        view.snapshot(meter.read(supervisor.report, time.monotonic()))
+        await asyncio.sleep(view.interval_s)
+
+
+@dataclass(slots=True)
+class _StopSignals:
+    """The first SIGINT or SIGTERM drains, the second kills."""
+
+    supervisor: Supervisor
+    view: View
+    seen: list[int] = field(default_factory=list)
+
+    def install(self, loop: asyncio.AbstractEventLoop) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.arrived, number)
+
+    def remove(self, loop: asyncio.AbstractEventLoop) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+            # Whoever presses Ctrl-C now is too late to stop the run, but not to lose its summary.
+            signal.signal(number, signal.SIG_IGN)
+
+    def arrived(self, number: int) -> None:
+        self.seen.append(number)
+        name = signal.Signals(number).name
+        if len(self.seen) == 1:
+            self.view.log("warning", f"{name}: ending at the next boundary; once more to kill")
+            self.supervisor.request_drain(name)
+        elif len(self.seen) == 2:
+            self.view.log("warning", f"{name} again: killing all runners")
+            self.supervisor.request_kill()
+
+
+def _make_hooks(view: View) -> Any:
+    from dsec.kernel.protocols import Hooks
+
+    class ViewHooks(Hooks):
+        """Passes what the kernel tells on to the view."""
+
+        def agent(self, report: AgentReport) -> None:
+            view.log("debug", "agent", name=report.name, state=report.state)
+
+        def death(self, death: Death) -> None:
+            view.death(death, advice(death))
+
+        def progress(self, report: RunReport) -> None:
+            """The view looks at the report when it wants to."""
+
+        def disk(self, message: str) -> None:
+            if message:
+                view.log("warning", "disk full: recording waits", reason=message)
+            else:
+                view.log("info", "disk: recording goes on")
+
+        def note(self, event: str, **fields: Any) -> None:
+            view.log("info", event, **fields)
+
+    return ViewHooks()
+
+
+# ---------------------------------------------------------------- what went wrong
+
+
+def _failure(report: RunReport, code: Exit) -> DsecError | None:
+    if not report.failure:
+        return None
+    if code == Exit.MACHINE:
+        return MachineError(report.failure, "")
+    error = report.failure_error
+    return InternalError(report.failure, error.traceback if error is not None else "")
+
+
+def _failed(error: ConfigError | MachineError, run_dir: str | None) -> Outcome:
+    code = Exit.CONFIG if isinstance(error, ConfigError) else Exit.MACHINE
+    return Outcome(code, totals(None, run_dir), error)
+
+
+def _internal(error: Exception, directory: rundir.RunDir | None) -> Outcome:
+    text = "".join(traceback.format_exception(error))
+    message = f"internal error: {type(error).__name__}: {error}"
+    if directory is not None:
+        try:
+            directory.write_text("internal-error.txt", text)
+            message += f" (traceback in {directory.path / 'internal-error.txt'})"
+            text = ""
+        except MachineError:
+            pass
+    where = str(directory.path) if directory is not None else None
+    return Outcome(Exit.INTERNAL, totals(None, where), InternalError(message, text))

@@ -1,0 +1,118 @@
+"""The run in numbers, for `summary.json` and for `--json`, and the exit code that it earns. Pure.
+
+The keys of `totals` are a promise to whoever reads them with a program: they are all there, in
+every case, and a number that doesn't exist is null and never 0 or NaN.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from typing import Any
+
+from dsec.kernel.report import RunReport
+
+
+class Exit(enum.IntEnum):
+    """Exit codes of `dsec-kernel`."""
+
+    DONE = 0
+    AGENTS_FAILED = 1
+    CONFIG = 2
+    MACHINE = 3
+    INTERNAL = 70
+    INTERRUPTED = 130
+
+
+def exit_code(report: RunReport) -> Exit:
+    """The exit code of a run that came to its end, by itself or not."""
+    if report.failure:
+        kinds = {"config": Exit.CONFIG, "machine": Exit.MACHINE}
+        return kinds.get(report.failure_kind, Exit.INTERNAL)
+    if report.drained:
+        return Exit.INTERRUPTED
+    if any(agent.state != "done" for agent in report.agents.values()):
+        return Exit.AGENTS_FAILED
+    return Exit.DONE
+
+
+def deaths(report: RunReport) -> int:
+    """Deaths with a cause of their own; a runner that was fenced with its agent has none."""
+    return sum(death.kind != "peer" for death in report.deaths)
+
+
+def totals(report: RunReport | None, run_dir: str | None) -> dict[str, Any]:
+    """The run as one flat object; `report` is None where no run came about."""
+    agents = list(report.agents.values()) if report is not None else []
+    steps = sum(agent.steps for agent in agents)
+    episodes = sum(agent.episodes for agent in agents)
+    returned = sum(agent.return_sum for agent in agents)
+    seconds = report.seconds if report is not None else 0.0
+    result: dict[str, Any] = {
+        "agents": len(agents),
+        "steps": steps,
+        "episodes": episodes,
+        "seconds": round(seconds, 6),
+        "steps_per_s": _number(steps / seconds) if seconds > 0 else None,
+        "episodes_per_s": _number(episodes / seconds) if seconds > 0 else None,
+        "mean_return": _number(returned / episodes) if episodes else None,
+        "deaths": deaths(report) if report is not None else 0,
+        "failovers": 0,
+        "failover_ms": {"p50": None, "p99": None},
+        "lost": sum(agent.lost for agent in agents),
+        "quarantined": sum(agent.state == "quarantined" for agent in agents),
+        "run_dir": run_dir,
+    }
+    metrics = {
+        agent.name: {name: _number(value) for name, value in sorted(agent.metrics.items())}
+        for agent in agents
+        if agent.metrics
+    }
+    if metrics:
+        result["metrics"] = metrics
+    return result
+
+
+def details(report: RunReport) -> dict[str, Any]:
+    """What `summary.json` holds beyond the totals: every agent, every death."""
+    return {
+        "agents_by_name": {
+            agent.name: {
+                "state": agent.state,
+                "steps": agent.steps,
+                "episodes": agent.episodes,
+                "mean_return": (
+                    _number(agent.return_sum / agent.episodes) if agent.episodes else None
+                ),
+                "lost": agent.lost,
+            }
+            for agent in report.agents.values()
+        },
+        "deaths_in_order": [
+            {
+                "agent": death.agent,
+                "role": death.role.name.lower(),
+                "pid": death.pid,
+                "cause": death.cause,
+                "kind": death.kind,
+                "signal": death.signal_name or None,
+                "exit_code": death.exit_code if death.exit_code >= 0 else None,
+                "phase": death.phase.name.lower(),
+                "seq_last": death.seq_last if death.seq_last >= 0 else None,
+                "action_last": death.action_last or None,
+                "rss_peak_bytes": death.rss_peak_bytes or None,
+                "memory_limit_bytes": death.memory_limit_bytes or None,
+                "fault_address": death.fault_address or None,
+                "stderr_tail": death.stderr_tail,
+                "traceback": death.error.traceback if death.error is not None else None,
+            }
+            for death in report.deaths
+        ],
+        "files": list(report.files),
+        "interrupted": report.drained,
+    }
+
+
+def _number(value: float) -> float | None:
+    """A number that JSON has, or None."""
+    return round(value, 6) if math.isfinite(value) else None

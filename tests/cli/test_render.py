@@ -1,0 +1,173 @@
+"""A run in words."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+
+import pytest
+
+from dsec.cli import render
+from dsec.engine import AgentReport, Death, Exit, Outcome, RunReport, Snapshot, totals
+from dsec.errors import ConfigError, Diagnostic, MachineError
+from dsec.ipc.frames import ErrorInfo, Phase, Role
+
+
+def snapshot(number: int = 2, **changes: object) -> Snapshot:
+    reports = tuple(
+        AgentReport(f"a-{n:03d}", "a" if n % 3 else "b", "running", 1500, 30, 660.0, 22.0)
+        for n in range(number)
+    )
+    given: dict[str, object] = {
+        "elapsed_s": 12.0,
+        "states": Counter(running=number - 1, quarantined=1),
+        "steps": 52_300,
+        "episodes": 2_310,
+        "deaths": 1,
+        "steps_quota": 200_000,
+        "steps_per_s": 48_000.4,
+        "mean_return": 22.41,
+        "eta_s": 3.08,
+        "agents": reports,
+    }
+    return Snapshot(**(given | changes))  # type: ignore[arg-type]
+
+
+def on_screen(view: Snapshot, width: int = 120) -> str:
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), width=width, force_terminal=False)
+    console.print(render.progress_table(view))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert isinstance(text, str)
+    return text
+
+
+def test_one_line_says_it_all() -> None:
+    assert render.progress_line(snapshot()) == (
+        "[12 s] 2 agents: 1 running, 1 quarantined | 52,300/200,000 steps (26%) | 48,000 steps/s | "
+        "2,310 episodes | mean return 22.4 | 1 death | 3.1 s left"
+    )
+    by_episodes = snapshot(steps_quota=0, episodes_quota=5_000, eta_s=None, mean_return=None)
+    assert "52,300 steps | " in render.progress_line(by_episodes)
+    assert "2,310/5,000 episodes | 1 death" in render.progress_line(by_episodes)
+
+
+def test_few_agents_have_a_row_each_and_many_share_them() -> None:
+    few = on_screen(snapshot(3))
+    assert all(f"a-00{n}" in few for n in range(3))
+    many = on_screen(snapshot(1000))
+    assert len(many.splitlines()) < 10
+    assert "a x 666" in many
+    assert "b x 334" in many
+    assert "999,000" in many  # 666 agents of 1,500 steps
+
+
+def test_many_entries_are_cut_short() -> None:
+    agents = tuple(AgentReport(f"g{n}", f"g{n}", "running", 1) for n in range(300))
+    assert "284 more entries" in on_screen(snapshot(agents=agents))
+
+
+@pytest.mark.guarantee("G6")
+def test_a_death_is_told_with_all_that_is_known() -> None:
+    death = Death(
+        agent="cartpole-003",
+        role=Role.ENV,
+        epoch=0,
+        pid=1234,
+        cause="killed by SIGSEGV in step",
+        kind="signal",
+        signal=11,
+        phase=Phase.STEP,
+        seq_last=812,
+        action_last="1",
+        rss_peak_bytes=48 << 20,
+        memory_limit_bytes=1024 << 20,
+        fault_address="0x0",
+        stderr_tail="one\n\x1b[31mtwo\x07",
+    )
+    assert render.death_lines(death, "Do this") == [
+        "DEATH cartpole-003 env (pid 1234): killed by SIGSEGV in step",
+        "  phase        step",
+        "  sequence     812",
+        "  last action  1",
+        "  fault at     0x0",
+        "  peak memory  48 MiB of 1,024 MiB",
+        "  stderr",
+        "    | one",
+        "    | \\x1b[31mtwo\\x07",
+        "  what to do   Do this",
+    ]
+
+
+def test_a_death_of_which_nothing_is_known_is_short() -> None:
+    death = Death("a", Role.POLICY, 0, 7, "could not be forked", "spawn")
+    assert render.death_lines(death, "") == ["DEATH a policy (pid 7): could not be forked"]
+
+
+def test_a_traceback_takes_the_place_of_stderr() -> None:
+    error = ErrorInfo("ValueError", "x", traceback="Traceback\n  here")
+    death = Death("a", Role.REWARD, 0, 7, "c", "exception", error=error, stderr_tail="noise")
+    lines = render.death_lines(death, "")
+    assert "    |   here" in lines
+    assert not any("noise" in line for line in lines)
+
+
+def test_mistakes_are_one_line_each_with_the_traceback_below() -> None:
+    error = ConfigError(
+        [
+            Diagnostic("a.b", "wrong", "c.yaml", 3, 5),
+            Diagnostic("c", "worse", "c.yaml", 4, 1, detail="Traceback\n  x"),
+        ]
+    )
+    assert render.error_lines(error) == [
+        "c.yaml:3:5: a.b: wrong",
+        "c.yaml:4:1: c: worse",
+        "    Traceback",
+        "      x",
+    ]
+    outcome = Outcome(Exit.CONFIG, totals(None, None), error)
+    found = render.error_object(outcome)
+    assert found is not None
+    assert (found["kind"], found["exit_code"]) == ("config", 2)
+    assert found["diagnostics"][0] == {
+        "file": "c.yaml",
+        "line": 3,
+        "column": 5,
+        "path": "a.b",
+        "message": "wrong",
+    }
+
+
+def test_a_machine_that_cannot_says_what_to_do() -> None:
+    assert render.error_lines(MachineError("no room", "Make some")) == [
+        "dsec-kernel: no room",
+        "  Make some",
+    ]
+
+
+def test_the_end_of_a_run() -> None:
+    agents = {
+        "a": AgentReport("a", "a", "done", 1000, 40, 880.0, 22.0),
+        "b": AgentReport("b", "b", "quarantined", 200, 8, 160.0, 20.0, metrics={"loss": 0.25}),
+    }
+    report = RunReport(agents, seconds=2.0, files=("a.parquet",))
+    outcome = Outcome(Exit.AGENTS_FAILED, totals(report, "/r"), report=report)
+    assert render.outcome_lines(outcome) == [
+        "done: 2 agents, 1,200 steps, 48 episodes in 2.0 s (600 steps/s, 24.0 episodes/s)",
+        "mean return 21.7 | 0 deaths | 0 lost",
+        "quarantined: b",
+        "b: loss 0.250",
+        "/r (a.parquet)",
+    ]
+    report.drained = True
+    assert render.outcome_lines(outcome)[0].startswith("interrupted: ")
+    assert render.outcome_lines(Outcome(Exit.CONFIG, totals(None, None))) == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0.0 s"), (9.94, "9.9 s"), (59.4, "59 s"), (59.6, "1 min 00 s"), (3600, "1 h 00 min")],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert render.duration(seconds) == text
