@@ -1,7 +1,7 @@
 """Whole agents, by the real command, against the plain loop of Gymnasium and torch in one process.
 
 Owns the plain loop and the two configurations. Both sides play CartPole with the same small network
-and the same sampling, on one torch thread, without gradients. The agents pay for everything that
+and the same sampling, with the very same policy object, on one torch thread. The agents pay for everything that
 they are there for: three processes each, rings, supervision and a recorded journal. Start-up is
 left out on both sides: the kernel counts from the first agent's Go to the last one's end, the plain
 loop from its first reset.
@@ -20,40 +20,38 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import torch
 import yaml
 
 from bench.measure import ROOT, Result, interleave
+from dsec.torch_policies import TorchMLPPolicy
 
-HIDDEN = 64
-POLICY = {"entry": "dsec.torch_policies:TorchMLPPolicy", "kwargs": {"hidden": [HIDDEN, HIDDEN]}}
+POLICY_KWARGS: dict[str, Any] = {"hidden": [64, 64]}
+POLICY = {"entry": "dsec.torch_policies:TorchMLPPolicy", "kwargs": POLICY_KWARGS}
 COMMAND = Path(sys.executable).with_name("dsec-kernel")
 Rates = tuple[float, float]  # steps a second, episodes a second
 
 
-def network() -> torch.nn.Sequential:
-    """The network of the policy above."""
-    return torch.nn.Sequential(
-        torch.nn.Linear(4, HIDDEN),
-        torch.nn.Tanh(),
-        torch.nn.Linear(HIDDEN, HIDDEN),
-        torch.nn.Tanh(),
-        torch.nn.Linear(HIDDEN, 2),
+def policy_of(env: gymnasium.Env[Any, Any], num_envs: int) -> TorchMLPPolicy:
+    """The policy that the agents have, for the loops in one process."""
+    return TorchMLPPolicy(
+        observation_space=env.observation_space,
+        action_space=env.action_space,
+        num_envs=num_envs,
+        seed=0,
+        **POLICY_KWARGS,
     )
 
 
-@torch.inference_mode()
 def plain_loop(seconds: float) -> Rates:
     """One environment, one forward for each step, as tutorials write it."""
     env = gymnasium.make("CartPole-v1")
-    net, generator = network(), torch.Generator().manual_seed(0)
+    policy = policy_of(env, 1)
     steps = episodes = 0
     start = time.perf_counter()
     obs, _ = env.reset(seed=0)
     while time.perf_counter() - start < seconds:
         for _ in range(100):
-            chances = torch.softmax(net(torch.from_numpy(obs)), -1)
-            action = int(torch.multinomial(chances, 1, generator=generator))
+            action = policy.act(obs)[0]
             obs, _, terminated, truncated, _ = env.step(action)
             if terminated or truncated:
                 episodes += 1
@@ -64,22 +62,19 @@ def plain_loop(seconds: float) -> Rates:
     return steps / took, episodes / took
 
 
-@torch.inference_mode()
 def vector_loop(seconds: float, width: int) -> Rates:
     """The same with Gymnasium's SyncVectorEnv and one forward for all its environments."""
     modes = gymnasium.vector.AutoresetMode
     envs = gymnasium.vector.SyncVectorEnv(
         [lambda: gymnasium.make("CartPole-v1")] * width, autoreset_mode=modes.SAME_STEP
     )
-    net, generator = network(), torch.Generator().manual_seed(0)
+    policy = policy_of(envs.envs[0], width)
     steps = episodes = 0
     start = time.perf_counter()
     obs, _ = envs.reset(seed=0)
     while time.perf_counter() - start < seconds:
         for _ in range(20):
-            chances = torch.softmax(net(torch.from_numpy(obs)), -1)
-            actions = torch.multinomial(chances, 1, generator=generator).squeeze(-1).numpy()
-            obs, _, terminated, truncated, _ = envs.step(actions)
+            obs, _, terminated, truncated, _ = envs.step(policy.act(obs))
             episodes += int(np.count_nonzero(terminated | truncated))
         steps += 20 * width
     took = time.perf_counter() - start
@@ -89,7 +84,7 @@ def vector_loop(seconds: float, width: int) -> Rates:
 
 def in_process(code: str) -> Rates:
     """Measure in a fresh process, so that both sides start equal."""
-    line = f"import torch; torch.set_num_threads(1); from bench import run; print(run.{code})"
+    line = f"from bench import run; print(run.{code})"
     out = subprocess.run(
         [sys.executable, "-c", line], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout
