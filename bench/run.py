@@ -1,10 +1,10 @@
 """Whole agents, by the real command, against the plain loop of Gymnasium and torch in one process.
 
-Owns the plain loop and the two configurations. Both sides play CartPole with the same small network
-and the same sampling, with the very same policy object, on one torch thread. The agents pay for everything that
-they are there for: three processes each, rings, supervision and a recorded journal. Start-up is
-left out on both sides: the kernel counts from the first agent's Go to the last one's end, the plain
-loop from its first reset.
+Owns the plain loop and the two configurations. Both sides play CartPole with the same policy class
+(its network, its sampling, one torch thread). The agents pay for everything that they are there
+for: three processes each, rings, supervision and a recorded journal. Start-up is left out on both
+sides: the kernel counts from the first agent's Go to the last one's end, the loops from their first
+reset.
 """
 
 from __future__ import annotations

@@ -1,0 +1,47 @@
+"""The example configurations run as they stand, and do what their first lines say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dsec.config import load
+from tests.crash import runs
+from tests.watchdog import ROOT
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_example_is_a_valid_configuration(path: Path) -> None:
+    assert load(path, ()).config.agents
+
+
+@pytest.mark.slow
+def test_cartpole_runs(tmp_path: Path) -> None:
+    finished = runs.run(ROOT / "examples/cartpole.yaml", tmp_path, "--steps", "4000")
+    assert finished.code == 0, finished.stderr
+    assert finished.summary["agents"] == 8
+    assert finished.summary["steps"] == 4000
+    assert finished.summary["episodes"] > 50
+    assert 9 < finished.summary["mean_return"] < 50, "what random actions are worth"
+
+
+@pytest.mark.slow
+def test_a_custom_environment_runs(tmp_path: Path) -> None:
+    finished = runs.run(ROOT / "examples/custom_env.yaml", tmp_path, "--steps", "6000")
+    assert finished.code == 0, finished.stderr
+    assert finished.summary["steps"] == 6000
+    assert finished.summary["metrics"]["courier-000"]["total_task"] > 10
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_ppo_learns_cartpole_in_its_own_process(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    finished = runs.run(ROOT / "examples/ppo_cartpole.yaml", tmp_path, timeout_s=380)
+    assert finished.code == 0, finished.stderr
+    metrics = finished.summary["metrics"]["ppo"]
+    assert metrics["eval_episodes"] >= 20
+    assert metrics["eval_return"] >= 475
