@@ -50,6 +50,7 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 
 def short_of_descriptors(error: OSError, need: int) -> MachineError:
+    """Return the error that says how many descriptors are missing and how to get them."""
     limit = os.sysconf("SC_OPEN_MAX")
     return MachineError(
         f"{need} more descriptors are needed, and this process may have {limit} ({error})",
@@ -58,12 +59,14 @@ def short_of_descriptors(error: OSError, need: int) -> MachineError:
 
 
 def close_fds(fds: Iterable[int]) -> None:
+    """Close all of them, whatever happens with one."""
     for fd in fds:
         with contextlib.suppress(OSError):
             os.close(fd)
 
 
 def check_fds(fds: Sequence[int]) -> None:
+    """Raise LocalError if they don't fit beside one frame."""
     if len(fds) > FDS_MAX:
         raise LocalError(f"{len(fds)} descriptors beside one frame; at most {FDS_MAX} fit")
 

@@ -9,6 +9,7 @@ costs a few checks and the copy itself (leaves.py, which also says what may be w
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -23,7 +24,6 @@ from dsec.ipc.frames import Role
 from dsec.ipc.leaves import ArrayLeaf, Buffer, DictNode, Leaf, Node, ScalarLeaf, TupleNode, view
 from dsec.ipc.spaces import (
     DEPTH_MAX,
-    VALUE_BYTES_MAX,
     check_size,
     child_path,
     children,
@@ -49,6 +49,7 @@ __all__ = [
 FLAG_TERMINATED = 1
 FLAG_TRUNCATED = 2
 
+BATCH_BYTES_MAX = 1 << 30
 LEAF_ALIGN = 16
 RECORD_ALIGN = 64
 RECORD_HEADER_BYTES = 32
@@ -103,11 +104,6 @@ class Layout:
         root = _plan(space, n, name, 0, leaves)
         self.leaves = tuple(leaves)
         self.nbytes = leaves[-1].offset + leaves[-1].nbytes if leaves else 0
-        if self.nbytes > n * (VALUE_BYTES_MAX + LEAF_ALIGN * len(leaves)):
-            raise LayoutError(
-                f"{name}: one value takes about {self.nbytes // n} bytes; at most"
-                f" {VALUE_BYTES_MAX} are possible"
-            )
         # Bound once: a step then calls the one leaf, or the root of the tree, directly.
         self.views = root.views
         self.write = root.write
@@ -124,7 +120,12 @@ def _plan(space: Space[Any], n: int, path: str, depth: int, leaves: list[Leaf]) 
         dtype, shape = form
         check_size(path, shape, dtype.itemsize)
         end = leaves[-1].offset + leaves[-1].nbytes if leaves else 0
-        nbytes = n * dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        nbytes = n * dtype.itemsize * math.prod(shape)
+        if end + nbytes > BATCH_BYTES_MAX:
+            raise LayoutError(
+                f"{path}: {n} values take {end + nbytes} bytes up to here; at most"
+                f" {BATCH_BYTES_MAX} are possible"
+            )
         leaf = Leaf(path, dtype, shape, _align(end, LEAF_ALIGN), nbytes)
         leaves.append(leaf)
         return ArrayLeaf(leaf, n) if shape else ScalarLeaf(leaf, n)

@@ -120,7 +120,7 @@ def child_path(path: str, key: str | int) -> str:
 
 
 def check_size(path: str, shape: tuple[int, ...], itemsize: int) -> int:
-    """Return the bytes of one value, 1 at least.
+    """Return the bytes of one array, 1 at least.
 
     Raises:
         LayoutError: too many axes, a negative side, or more than VALUE_BYTES_MAX.
@@ -132,7 +132,7 @@ def check_size(path: str, shape: tuple[int, ...], itemsize: int) -> int:
     nbytes = math.prod(shape) * itemsize
     if nbytes > VALUE_BYTES_MAX:
         raise LayoutError(
-            f"{path}: one value takes {nbytes} bytes; at most {VALUE_BYTES_MAX} are possible"
+            f"{path}: one array takes {nbytes} bytes; at most {VALUE_BYTES_MAX} are possible"
         )
     return max(nbytes, 1)
 
@@ -145,24 +145,27 @@ def encode_spaces(observation: Space[Any], action: Space[Any]) -> bytes:
             or that exceeds a limit; the message names kind and path.
     """
     return _encoder.encode(
-        _Spaces(_describe(observation, "observation", 0), _describe(action, "action", 0))
+        _Spaces(
+            _describe(observation, "observation", 0, [VALUE_BYTES_MAX]),
+            _describe(action, "action", 0, [VALUE_BYTES_MAX]),
+        )
     )
 
 
-def _describe(space: Space[Any], path: str, depth: int) -> _AnyNode:
+def _describe(space: Space[Any], path: str, depth: int, budget: list[int]) -> _AnyNode:
     if depth > DEPTH_MAX:
         raise LayoutError(f"{path}: spaces are nested deeper than {DEPTH_MAX}")
     form = leaf_form(space)
     if form is None:
         items = tuple(
-            (key, _describe(sub, child_path(path, key), depth + 1))
+            (key, _describe(sub, child_path(path, key), depth + 1, budget))
             for key, sub in children(space, path)
         )
         if isinstance(space, spaces.Dict):
             return _Dict(items, bool(getattr(space, "sort_keys", True)))
         return _Tuple(tuple(node for _, node in items))
     dtype, shape = form
-    check_size(path, shape, dtype.itemsize)
+    _spend(budget, path, shape, dtype.itemsize)
     if isinstance(space, spaces.Box):
         return _Box(
             dtype.str,
@@ -232,7 +235,7 @@ def _dtype(text: str) -> np.dtype[Any]:
 
 
 def _build(node: _AnyNode, depth: int, budget: list[int]) -> Space[Any]:
-    """Build one space; `budget[0]` is what its values may still take, in bytes."""
+    """Build one space; `budget` as in `_spend`."""
     if depth > DEPTH_MAX:
         raise ValueError(f"nested deeper than {DEPTH_MAX}")
     if isinstance(node, _Dict):
@@ -252,15 +255,15 @@ def _build(node: _AnyNode, depth: int, budget: list[int]) -> Space[Any]:
         return spaces.Tuple([_build(sub, depth + 1, budget) for sub in node.items])
     if isinstance(node, _MultiBinary):
         shape = (node.n,) if isinstance(node.n, int) else node.n
-        _spend(budget, shape, 1)
+        _spend(budget, "space", shape, 1)
         return spaces.MultiBinary(node.n)
     dtype = _dtype(node.dtype)
     if isinstance(node, _Discrete):
-        _spend(budget, (), dtype.itemsize)
+        _spend(budget, "space", (), dtype.itemsize)
         if dtype == np.int64:
             return spaces.Discrete(node.n, start=node.start)
         return spaces.Discrete(node.n, start=node.start, dtype=dtype)
-    _spend(budget, node.shape, dtype.itemsize)
+    _spend(budget, "space", node.shape, dtype.itemsize)
     if isinstance(node, _MultiDiscrete):
         nvec = _unpack(node.nvec, dtype, node.shape)
         return spaces.MultiDiscrete(nvec, dtype=dtype, start=_unpack(node.start, dtype, node.shape))
@@ -273,7 +276,14 @@ def _build(node: _AnyNode, depth: int, budget: list[int]) -> Space[Any]:
     return box
 
 
-def _spend(budget: list[int], shape: tuple[int, ...], itemsize: int) -> None:
-    budget[0] -= check_size("space", shape, itemsize)
+def _spend(budget: list[int], path: str, shape: tuple[int, ...], itemsize: int) -> None:
+    """Take one array's bytes from `budget[0]`, which is what a value may still take.
+
+    Raises:
+        LayoutError: that is more than is left.
+    """
+    budget[0] -= check_size(path, shape, itemsize)
     if budget[0] < 0:
-        raise ValueError(f"values of more than {VALUE_BYTES_MAX} bytes")
+        raise LayoutError(
+            f"{path}: one value takes more than {VALUE_BYTES_MAX} bytes with this array"
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import itertools
 import os
@@ -13,7 +14,14 @@ from typing import Any
 import pytest
 import uvloop
 
-from dsec.errors import ChannelOverflow, FrameError, LocalError, MachineError, PeerError
+from dsec.errors import (
+    ChannelClosed,
+    ChannelOverflow,
+    FrameError,
+    LocalError,
+    MachineError,
+    PeerError,
+)
 from dsec.ipc import channel, datagrams, frames
 from dsec.ipc.channel import AsyncChannel, Channel, pair
 from dsec.ipc.frames import FRAME_BYTES_MAX, AnyFrame, Drain, Hello
@@ -302,6 +310,25 @@ def test_misuse_raises_at_the_caller(with_side: Run) -> None:
             side.channel.send(Hello(1), [good])
         os.close(good)
         assert not side.channel.closed
+
+    with_side(body)
+
+
+def test_a_queued_frame_that_the_kernel_refuses_closes_the_channel(with_side: Run) -> None:
+    async def body(side: Side, theirs: socket.socket) -> None:
+        while not side.channel.queued:
+            side.channel.send(Hello(1))
+        side.channel.send(LARGE)
+        with socket.socket(fileno=os.dup(side.channel.fileno())) as same:
+            same.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        peer = Channel(theirs)
+        while not side.ended.done():
+            if peer.pending():
+                with contextlib.suppress(ChannelClosed):
+                    peer.recv(0.0)
+            await asyncio.sleep(0)
+        reason = await side.end()
+        assert type(reason) is PeerError and "Message too long" in str(reason)
 
     with_side(body)
 

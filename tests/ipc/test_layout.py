@@ -16,13 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsec.errors import LayoutError, LocalError, PeerError, ValueCodecError
-from dsec.ipc.layout import (
-    EnvRecord,
-    Layout,
-    RewardRecord,
-    record_bytes,
-    ring_bytes,
-)
+from dsec.ipc import values as values_codec
+from dsec.ipc.layout import EnvRecord, Layout, RewardRecord, record_bytes, ring_bytes
 from tests.ipc import strategies
 
 FLOATS = gs.Box(-1, 1, (3,), np.float32)
@@ -157,6 +152,16 @@ def test_paths_of_leaves_name_the_space() -> None:
     ]
     with pytest.raises(LayoutError, match=r'value\["x"\]: a Text space'):
         Layout(gs.Dict({"x": gs.Text(3)}), 1)
+
+
+def test_limits_are_told_when_the_layout_is_made() -> None:
+    with pytest.raises(LayoutError, match=r"value: 64 values take .* at most"):
+        Layout(gs.Box(0, 1, (1 << 23,), np.float32), 64)
+    space: Space[Any] = gs.Discrete(2)
+    for _ in range(40):
+        space = gs.Tuple([space])
+    with pytest.raises(LayoutError, match="nested deeper"):
+        Layout(space, 1)
 
 
 def test_composites_of_nothing_work() -> None:
@@ -332,6 +337,9 @@ def test_extras_of_another_record_are_refused() -> None:
         narrow.decode_extras(last)
     with pytest.raises(PeerError, match="no list of 2"):
         narrow.decode_extras(wide.encode_extras({}, [{"a": 1}, {}, {}]))
+    header = bytes(16)
+    with pytest.raises(PeerError, match="no dict"):
+        narrow.decode_extras(header + values_codec.encode([{}, 1]))
     with pytest.raises(PeerError, match="extras of 3 bytes"):
         narrow.decode_extras(b"abc")
 

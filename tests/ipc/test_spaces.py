@@ -193,3 +193,28 @@ def test_too_large_or_with_too_many_axes_is_refused_when_described() -> None:
         encode_spaces(gs.MultiBinary(VALUE_BYTES_MAX + 1), DISCRETE)
     with pytest.raises(LayoutError, match="32 axes"):
         encode_spaces(gs.MultiBinary([1] * 32), DISCRETE)
+    half = gs.MultiBinary(VALUE_BYTES_MAX // 2 + 1)
+    with pytest.raises(LayoutError, match=r"observation\[1\]: one value takes more than"):
+        encode_spaces(gs.Tuple([half, half]), DISCRETE)
+
+
+def test_a_key_that_occurs_twice_is_refused() -> None:
+    leaf = {"k": "multi_binary", "n": 2}
+    node = {"k": "dict", "items": [["a", leaf], ["a", leaf]], "sort_keys": True}
+    with pytest.raises(PeerError, match="twice"):
+        decode_spaces(msgspec.msgpack.encode({"observation": node, "action": node}))
+
+
+@pytest.mark.parametrize("bounds", [b"", b"\x03\x00", b"\x00\x00", b"\x01\x00\x00", b"\x02junk"])
+def test_bounds_in_an_unknown_form_are_refused(bounds: bytes) -> None:
+    node = {"k": "multi_discrete", "dtype": "|u1", "shape": [3], "nvec": bounds, "start": bounds}
+    with pytest.raises(PeerError):
+        decode_spaces(msgspec.msgpack.encode({"observation": node, "action": node}))
+
+
+def test_a_flag_that_is_no_bool_is_refused() -> None:
+    one, flag = b"\x01" + bytes(4), b"\x01\x02"
+    node = {"k": "box", "dtype": "<f4", "shape": [3], "low": one, "high": one}
+    node |= {"bounded_below": flag, "bounded_above": flag}
+    with pytest.raises(PeerError, match="neither 0 nor 1"):
+        decode_spaces(msgspec.msgpack.encode({"observation": node, "action": node}))
