@@ -286,6 +286,17 @@ class Abandon(Frame, tag="abandon", frozen=True):
     agent: str
 
 
+class Corrupt(Frame, tag="corrupt", frozen=True):
+    """A ring of this agent holds what its writer may not write; `message` says which and what.
+
+    The recorder reads that agent no further, so its writers will come to a halt: fence them, then
+    send Abandon. What was complete before the bad record is journaled.
+    """
+
+    agent: str
+    message: str
+
+
 class Finished(Frame, tag="finished", frozen=True):
     """The agent's stream is journaled to its end (or to where its fenced writers left it).
 
@@ -338,6 +349,7 @@ AnyFrame = (
     | DiskFull
     | DiskOk
     | Abandon
+    | Corrupt
     | Finished
     | Finish
     | RecorderDone
