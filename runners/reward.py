@@ -8,18 +8,18 @@ for rewards, and they are made in batches, so that this process sleeps most of t
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dsec.errors import RingInterrupted
+from dsec.errors import RingInterrupted, RingTimeout
 from dsec.ipc.frames import Go, Phase, Role
 from dsec.ipc.layout import RewardRecord
-from dsec.ipc.ring import FLAG_BOUNDARY, FLAG_END, KIND_REWARD
+from dsec.ipc.ring import FLAG_BOUNDARY, FLAG_END, KIND_ACTION, KIND_OBS, KIND_REWARD
 from dsec.runners.construct import finish_actor, make_actor
 from dsec.runners.failure import UserCodeError, shown
-from dsec.runners.loop import LOOK_EVERY, Session, live
+from dsec.runners.loop import LOOK_EVERY, RING_SLICE_S, Session, live
 from dsec.runners.transitions import (
     GRAIN_BITS,
     HEAD_BYTES,
@@ -70,22 +70,21 @@ class RewardWorker:
         session, reader = self._session, self._env.reader
         if not go.policy_learns:
             self._outbox.spin = 0  # polling would take the processor from those who are waited for
-        passthrough = bool(getattr(self._reward, "passthrough", False))
-        one = self._pass_on if passthrough else self._compute
+        at_once = go.policy_learns
+        if not at_once:
+            self._outbox.spin = 0  # polling would take the processor from those who are waited for
+        take = self._pass_on if getattr(self._reward, "passthrough", False) else self._compute
         ended = False
         try:
             while not ended:
                 session.next(reader, Phase.IDLE)
-                if not go.policy_learns and not reader.flags & FLAG_END:
+                if not at_once and not reader.flags & FLAG_END:
                     self._let_more_come()
-                ended = one()
-                taken = 1
-                while not ended and taken < BATCH_RECORDS and reader.try_next():
-                    ended = one()
-                    taken += 1
+                before = self._seq
+                ended = take()
                 reader.release()
                 self._actions.reader.release()
-                if session.attention or self._seq % LOOK_EVERY < taken:
+                if session.attention or self._seq % LOOK_EVERY < self._seq - before:
                     session.look()
         finally:
             session.seq = self._seq
@@ -104,52 +103,86 @@ class RewardWorker:
             self._session.look()
 
     def _pass_on(self) -> bool:
-        """Copy the environment's rewards from the current record; return whether it is the last."""
-        env, reader, seq = self._env, self._env.reader, self._expected
-        row = env.check(seq)
-        flags = reader.flags
-        if seq > 0:
-            self._take_action(seq - 1)
-            self._publish(seq - 1, flags, env.grid.reward[row])
-        self._expected = seq + 1
-        self._seq = seq
-        return bool(flags & FLAG_END)
+        """Copy the environment's rewards from the current record and those that follow it.
+
+        Stops where none is there, after a batch, or after the last record; returns whether that
+        was it.
+        """
+        session, outbox, env, actions = self._session, self._outbox, self._env, self._actions
+        reader, action_reader = env.reader, actions.reader
+        claim, commit, next_obs, next_action = (
+            outbox.claim,
+            outbox.commit,
+            reader.try_next,
+            action_reader.try_next,
+        )
+        rows, env_rows = self._rows, env.grid.reward
+        nbytes, obs_bytes, action_bytes = (
+            self._record.fixed_bytes,
+            env.fixed_bytes,
+            actions.layout.nbytes,
+        )
+        first = seq = self._expected
+        while True:
+            if reader.seq != seq or reader.kind != KIND_OBS or reader.nbytes < obs_bytes:
+                env.check(seq)
+            flags = reader.flags
+            if seq > 0:
+                last = seq - 1
+                if (
+                    not next_action()
+                    or action_reader.seq != last
+                    or action_reader.kind != KIND_ACTION
+                    or action_reader.nbytes != action_bytes
+                ):
+                    self._refuse_action(last)
+                try:
+                    row = claim(nbytes, RING_SLICE_S) >> GRAIN_BITS
+                except (RingTimeout, RingInterrupted):
+                    row = session.claim(outbox, nbytes) >> GRAIN_BITS
+                rows[row] = env_rows[reader.offset >> GRAIN_BITS]
+                # The boundary before action n lies after reward n-1, whose record leads to obs n.
+                commit(last, KIND_REWARD, flags & FLAG_BOUNDARY, nbytes)
+            self._seq = seq
+            seq += 1
+            self._expected = seq
+            if flags & FLAG_END:
+                return True
+            if seq - first >= BATCH_RECORDS or not next_obs():
+                return False
 
     def _compute(self) -> bool:
-        """Have the user's object compute the reward; return whether the record is the last."""
-        env, reader, seq = self._env, self._env.reader, self._expected
+        """Have the user's object compute one reward; return whether the record is the last."""
+        session, env, reader, seq = self._session, self._env, self._env.reader, self._expected
         row = env.check(seq)
         flags = reader.flags
         if seq > 0:
-            action = self._actions.action(self._take_action(seq - 1))
+            last = seq - 1
+            if not self._actions.reader.try_next():
+                self._refuse_action(last)
+            action = self._actions.action(self._actions.check(last))
             transition = env.transition(row, self._obs_before, action, None)
-            self._outbox.enter(Phase.REWARD, seq - 1)
-            self._session.phase = Phase.REWARD
+            self._outbox.enter(Phase.REWARD, last)
+            session.phase = Phase.REWARD
             rewards = as_rewards(self._reward.compute(transition), self._n)
-            self._session.phase = Phase.IDLE
-            self._publish(seq - 1, flags, rewards)
+            session.phase = Phase.IDLE
+            self._outbox.enter(Phase.IDLE, last)
+            nbytes = self._record.fixed_bytes
+            self._rows[session.claim(self._outbox, nbytes) >> GRAIN_BITS] = rewards
+            self._outbox.commit(last, KIND_REWARD, flags & FLAG_BOUNDARY, nbytes)
         if not flags & FLAG_END:
             self._obs_before = env.obs(row)
-        self._expected = seq + 1
         self._seq = seq
+        self._expected = seq + 1
         return bool(flags & FLAG_END)
 
-    def _take_action(self, seq: int) -> int:
-        """Advance to action `seq`, which is there: the observation after it is. Return its row.
-
-        Raises:
-            PeerError: it isn't.
-        """
-        if not self._actions.reader.try_next():
-            message = f"observation {seq + 1} is there and action {seq} isn't"
-            raise peers_fault(Role.POLICY, message)
-        return self._actions.check(seq)
-
-    def _publish(self, seq: int, flags: int, rewards: NDArray[np.float64]) -> None:
-        nbytes = self._record.fixed_bytes
-        self._rows[self._session.claim(self._outbox, nbytes) >> GRAIN_BITS] = rewards
-        # The boundary before action n lies after reward n-1, which the record of obs n leads to.
-        self._outbox.commit(seq, KIND_REWARD, flags & FLAG_BOUNDARY, nbytes)
+    def _refuse_action(self, seq: int) -> NoReturn:
+        """Raise the PeerError for an action that is not `seq`, which must be there: the
+        observation after it is."""
+        reader = self._actions.reader
+        if reader.seq == seq:
+            self._actions.check(seq)
+        raise peers_fault(Role.POLICY, f"observation {seq + 1} is there and action {seq} isn't")
 
 
 def as_rewards(value: Any, n: int) -> NDArray[np.float64]:

@@ -108,6 +108,8 @@ class ObsStream:
         self._buffer = peer.buffer
         self.fixed_bytes = self.grid.record.fixed_bytes
         self.copy = self.grid.record.layout.copy
+        self._n = n
+        self._no_flags = bytes(n)
 
     def check(self, seq: int) -> int:
         """Check the current record against what is due; return its row.
@@ -143,11 +145,19 @@ class ObsStream:
         """
         grid = self.grid
         env_reward = grid.reward[row].copy()
-        flags = grid.flags[row]
         next_obs = self.obs(row)
-        finals, infos = self._extras()
-        for i, final in finals.items():
-            grid.record.layout.write(next_obs, i, final)
+        if self.reader.nbytes == self.fixed_bytes:
+            infos: list[dict[str, Any]] = [{} for _ in range(self._n)]
+        else:
+            finals, infos = self._extras()
+            for i, final in finals.items():
+                grid.record.layout.write(next_obs, i, final)
+        flags = grid.flags[row]
+        if flags.tobytes() == self._no_flags:
+            terminated, truncated = np.zeros(self._n, np.bool_), np.zeros(self._n, np.bool_)
+        else:
+            terminated = (flags & FLAG_TERMINATED) != 0
+            truncated = (flags & FLAG_TRUNCATED) != 0
         return Transitions(
             seq=self.reader.seq - 1,
             obs=obs,
@@ -155,8 +165,8 @@ class ObsStream:
             reward=env_reward.copy() if reward is None else reward,
             env_reward=env_reward,
             next_obs=next_obs,
-            terminated=(flags & FLAG_TERMINATED) != 0,
-            truncated=(flags & FLAG_TRUNCATED) != 0,
+            terminated=terminated,
+            truncated=truncated,
             infos=infos,
         )
 

@@ -13,7 +13,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,6 +113,17 @@ class Runner:
                 found.append(self.channel.recv(timeout_s)[0])
         return found
 
+    def kill(self) -> None:
+        """Fence it, if it lives."""
+        if self.status is None:
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+            self.wait()
+
+    def close(self) -> None:
+        self.kill()
+        self.channel.close()
+        os.close(self.pidfd)
+
     def failure(self) -> Failed:
         """The Failed frame that must be the next, and the last."""
         *others, last = self.frames_to_the_end()
@@ -197,8 +208,7 @@ class MiniKernel:
         os.close(self.lifeline_read)
         for runner in self.runners:
             runner.wait()
-            runner.channel.close()
-            os.close(runner.pidfd)
+            runner.close()
         for process, channel in self._zygotes:
             process.wait(PATIENCE_S)
             channel.close()
@@ -360,9 +370,8 @@ class Agent:
 
     def run(self) -> Agent:
         """A whole life without faults."""
-        agent = self.begin().take_all()
-        agent.done = agent.finish()
-        return agent
+        self.done = self.begin().take_all().finish()
+        return self
 
     def observed(self) -> list[Observed]:
         layout = EnvRecord(self.spaces[0], self.plan.num_envs)
@@ -390,9 +399,8 @@ class Agent:
     def close(self) -> None:
         """Fence what is left and forget the segments."""
         for runner in self.runners.values():
-            if runner.status is None:
-                signal.pidfd_send_signal(runner.pidfd, signal.SIGKILL)
-                runner.wait()
+            runner.close()
+            self.kernel.runners.remove(runner)
         self.readers.clear()
         for peer in self._peers:
             peer.close()
@@ -402,3 +410,6 @@ class Agent:
             self._mine = None
         for held in self.segments.values():
             held.close()
+
+
+Agents = Callable[[AgentPlan], Agent]
