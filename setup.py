@@ -1,4 +1,4 @@
-"""Only what pyproject.toml cannot say: the cffi extension, and what to do when it can't be built."""
+"""Only what pyproject.toml can't say: the C extension, and what to do when it can't be built."""
 
 import shutil
 import sysconfig

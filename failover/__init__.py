@@ -1,4 +1,4 @@
-"""dsec.failover: detection plans, standbys and fencing (built by a later issue; owns nothing yet)."""
+"""dsec.failover: detection, standbys and fencing (a later issue)."""
 
 if __name__ != "dsec.failover":
     raise ImportError(f"import dsec.failover, not {__name__}")
