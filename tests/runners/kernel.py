@@ -49,11 +49,18 @@ SEED = "00112233445566778899aabbccddeeff"
 ROLES = (Role.ENV, Role.POLICY, Role.REWARD)
 
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_GET_CHILD_SUBREAPER = 37
 FrameT = TypeVar("FrameT", bound=AnyFrame)
 
 
 def set_subreaper(on: bool) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0)
+
+
+def is_subreaper() -> bool:
+    value = ctypes.c_int()
+    ctypes.CDLL(None).prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(value), 0, 0, 0)
+    return bool(value.value)
 
 
 @dataclass
@@ -103,7 +110,10 @@ class Runner:
             poll = select.poll()
             poll.register(self.pidfd, select.POLLIN)
             assert poll.poll(timeout_s * 1000), f"{self.pid} lives\n{self.stderr.read_text()}"
-            self.status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            try:
+                self.status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            except ChildProcessError:  # a failed test's leak check has reaped it
+                self.status = -signal.SIGKILL
         return self.status
 
     def frames_to_the_end(self, timeout_s: float = PATIENCE_S) -> list[AnyFrame]:
@@ -217,6 +227,7 @@ class MiniKernel:
 @contextmanager
 def mini_kernel(folder: Path) -> Iterator[MiniKernel]:
     """A kernel whose supervisor is the calling process."""
+    before = is_subreaper()
     set_subreaper(True)
     kernel = MiniKernel(folder)
     try:
@@ -225,7 +236,7 @@ def mini_kernel(folder: Path) -> Iterator[MiniKernel]:
         try:
             kernel.close()
         finally:
-            set_subreaper(False)
+            set_subreaper(before)
 
 
 @dataclass
