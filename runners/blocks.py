@@ -103,7 +103,8 @@ class Block:
 
     `parts` are the raw records of the env, policy and reward role for BATCH and REMAINDER, and
     (payload, empty, empty) for every other kind. `first_seq` is the sequence number of the first
-    transition of a BATCH; the agent's last committed one for END and ABANDONED, -1 if none.
+    transition of a BATCH (whose count is 0 where a stream ended with its first observation); the
+    agent's last committed one for END and ABANDONED, -1 if none.
     """
 
     offset: int
@@ -329,7 +330,8 @@ def _index(index: Index, header: Header, block: Block | None, path: str) -> None
     if agent.finished:
         raise _damaged(path, header.offset, f"a {kind.name} block after the end of {name!r}")
     if kind is Kind.BATCH:
-        if header.count == 0 or header.first_seq != agent.seq_committed + 1:
+        nothing = header.count == 0 and bool(header.first_seq or agent.batches)
+        if nothing or header.first_seq != agent.seq_committed + 1:
             raise _damaged(
                 path, header.offset,
                 f"{header.count} transitions of {name!r} from {header.first_seq} on, where "

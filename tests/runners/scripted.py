@@ -1,0 +1,365 @@
+"""Agents whose every byte is known in advance, and a real recorder process to write them down.
+
+Owns `ScriptedAgent`, which publishes env, policy and reward records into real segments exactly as
+runners do (and keeps what a recording of them must say), and `RecorderProcess`, which plays the
+kernel towards a recorder in a process of its own. Knows nothing of journals and tables.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import numpy as np
+from gymnasium import Space
+
+from dsec.errors import ChannelClosed, ChannelTimeout
+from dsec.ipc import segment
+from dsec.ipc.channel import Channel, pair
+from dsec.ipc.frames import (
+    Abandon,
+    AnyFrame,
+    Finish,
+    Finished,
+    Progress,
+    Ready,
+    RecorderDone,
+    RecorderStart,
+    Role,
+    SegmentRef,
+    Wire,
+    Wired,
+)
+from dsec.ipc.layout import (
+    FLAG_TERMINATED,
+    FLAG_TRUNCATED,
+    EnvRecord,
+    Layout,
+    RewardRecord,
+    encode_spaces,
+    ring_bytes,
+)
+from dsec.ipc.ring import (
+    FLAG_END,
+    KIND_ACTION,
+    KIND_END,
+    KIND_OBS,
+    KIND_REWARD,
+    Outbox,
+    Peer,
+)
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PATIENCE_S = 30.0
+FrameT = TypeVar("FrameT", bound=AnyFrame)
+
+
+@dataclass
+class Truth:
+    """What was published, by sequence number; transition q leads to observation q + 1."""
+
+    obs: list[list[Any]] = field(default_factory=list)
+    infos: list[list[dict[str, Any]]] = field(default_factory=list)
+    flags: list[list[int]] = field(default_factory=list)
+    finals: list[dict[int, Any]] = field(default_factory=list)
+    env_rewards: list[list[float]] = field(default_factory=list)
+    actions: list[list[Any]] = field(default_factory=list)
+    rewards: list[list[float]] = field(default_factory=list)
+
+
+class ScriptedAgent:
+    """One agent of n environments with random but reproducible content.
+
+    What is published at `seq` is made once, whoever publishes it when; so one can stop at any
+    place, in any role, and know what a recording must hold.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        obs_space: Space[Any],
+        action_space: Space[Any],
+        n: int = 1,
+        *,
+        group: str = "",
+        seed: int = 0,
+        slots: int = 64,
+        end_chance: float = 0.1,
+        info_chance: float = 0.1,
+    ) -> None:
+        self.name, self.group, self.n = name, group, n
+        self.obs_space, self.action_space = obs_space, action_space
+        self.truth = Truth()
+        self._chances = end_chance, info_chance
+        self._noise = np.random.default_rng(seed)
+        obs_space.seed(seed)
+        action_space.seed(seed + 1)
+        self.record = EnvRecord(obs_space, n)
+        self.actions = Layout(action_space, n, "action")
+        self.rewards = RewardRecord(n)
+        self.segments = {
+            Role(role): segment.create(f"{name}-{role}", role, nbytes, epoch=1)
+            for role, nbytes in ring_bytes(obs_space, action_space, n, slots).items()
+        }
+        self.outboxes = {
+            role: Outbox(part.fd, part.size, role)
+            for role, part in self.segments.items()
+            if role != Role.RECORDER
+        }
+        own = self.segments[Role.RECORDER]
+        self.reader = Peer(own.fd, own.size, Role.RECORDER)
+        for outbox in self.outboxes.values():
+            outbox.add_reader(self.reader)
+        self._make(-1)
+
+    def wire(self) -> tuple[Wire, list[int]]:
+        """The frame for the recorder, and the descriptors to send and close."""
+        refs, fds = [], []
+        for role, part in self.segments.items():
+            refs.append(SegmentRef(role, part.size, part.epoch, len(fds)))
+            fds.append(part.fd if role == Role.RECORDER else segment.readonly(part.fd))
+        spaces = encode_spaces(self.obs_space, self.action_space)
+        wire = Wire(self.name, spaces, tuple(refs), self.n, config_group=self.group)
+        return wire, fds
+
+    def _make(self, seq: int) -> None:
+        """Make transition `seq` with the observation after it; -1 makes the first observation."""
+        truth, noise, n = self.truth, self._noise, self.n
+        end_chance, info_chance = self._chances
+        flags = [0] * n
+        if seq >= 0:
+            ends = noise.random(n) < end_chance
+            kinds = noise.integers(1, 4, n)
+            flags = [int(kind) if end else 0 for end, kind in zip(ends, kinds, strict=True)]
+            truth.actions.append([self.action_space.sample() for _ in range(n)])
+            truth.rewards.append(noise.normal(size=n).tolist())
+        truth.flags.append(flags)
+        truth.env_rewards.append(noise.normal(size=n).tolist() if seq >= 0 else [0.0] * n)
+        truth.finals.append({i: self.obs_space.sample() for i in range(n) if flags[i]})
+        truth.obs.append([self.obs_space.sample() for _ in range(n)])
+        told = noise.random(n) < info_chance
+        truth.infos.append([{"seq": seq, "x": np.float32(0.5)} if tell else {} for tell in told])
+
+    def publish_obs(self, seq: int, flags: int = 0, timeout_s: float = PATIENCE_S) -> None:
+        while len(self.truth.obs) <= seq:
+            self._make(len(self.truth.obs) - 1)
+        truth, outbox = self.truth, self.outboxes[Role.ENV]
+        extras = self.record.encode_extras(truth.finals[seq], truth.infos[seq])
+        nbytes = self.record.fixed_bytes + len(extras)
+        at = outbox.claim(nbytes, timeout_s)
+        views = self.record.views(outbox.buffer, at)
+        views.reward[:] = truth.env_rewards[seq]
+        views.flags[:] = truth.flags[seq]
+        for i, obs in enumerate(truth.obs[seq]):
+            self.record.layout.write(views.obs, i, obs)
+        outbox.buffer[at + self.record.fixed_bytes : at + nbytes] = extras
+        outbox.commit(seq, KIND_OBS, flags, nbytes)
+
+    def publish_action(self, seq: int, timeout_s: float = PATIENCE_S) -> None:
+        while len(self.truth.obs) <= seq + 1:
+            self._make(len(self.truth.obs) - 1)
+        outbox = self.outboxes[Role.POLICY]
+        at = outbox.claim(self.actions.nbytes, timeout_s)
+        views = self.actions.views(outbox.buffer, at)
+        for i, action in enumerate(self.truth.actions[seq]):
+            self.actions.write(views, i, action)
+        outbox.commit(seq, KIND_ACTION, 0, self.actions.nbytes)
+
+    def publish_reward(self, seq: int, timeout_s: float = PATIENCE_S) -> None:
+        outbox = self.outboxes[Role.REWARD]
+        at = outbox.claim(self.rewards.fixed_bytes, timeout_s)
+        self.rewards.views(outbox.buffer, at)[:] = self.truth.rewards[seq]
+        outbox.commit(seq, KIND_REWARD, 0, self.rewards.fixed_bytes)
+
+    def publish(self, first: int, end: int, *, last: bool = False) -> None:
+        """Publish transitions first ... end - 1 in all three roles, and the ends if `last`."""
+        if first == 0:
+            self.publish_obs(0, FLAG_END if last and end == 0 else 0)
+        for seq in range(first, end):
+            self.publish_action(seq)
+            self.publish_obs(seq + 1, FLAG_END if last and seq == end - 1 else 0)
+            self.publish_reward(seq)
+        if last:
+            for role in (Role.POLICY, Role.REWARD):
+                self.outboxes[role].claim(0, PATIENCE_S)
+                self.outboxes[role].commit(end, KIND_END, FLAG_END, 0)
+
+    def close(self) -> None:
+        for outbox in self.outboxes.values():
+            outbox.close()
+        self.reader.close()
+        for part in self.segments.values():
+            part.close()
+
+    # ------------------------------------------------------------------ what a recording must say
+
+    def returns(self, count: int) -> list[float]:
+        """Returns of the episodes that end in the first `count` transitions, in order."""
+        running = [0.0] * self.n
+        found = []
+        for seq in range(count):
+            for i in range(self.n):
+                running[i] += self.truth.rewards[seq][i]
+                if self.truth.flags[seq + 1][i]:
+                    found.append(running[i])
+                    running[i] = 0.0
+        return found
+
+    def rows(self, count: int, stop: str) -> dict[str, Any]:
+        """The first `count` transitions as plain lists; `stop` is the end of what goes on then."""
+        truth = self.truth
+        episode, step = [0] * self.n, [0] * self.n
+        table: dict[str, Any] = {
+            name: [] for name in ("episode", "step", "end", "terminated", "truncated")
+        }
+        finals, infos = {}, {}
+        for seq in range(count):
+            flags = truth.flags[seq + 1]
+            table["episode"].append(list(episode))
+            table["step"].append(list(step))
+            table["terminated"].append([bool(flag & FLAG_TERMINATED) for flag in flags])
+            table["truncated"].append([bool(flag & FLAG_TRUNCATED) for flag in flags])
+            ends = []
+            for i, flag in enumerate(flags):
+                end = ("", "terminated", "truncated", "terminated")[flag]
+                if flag:
+                    episode[i], step[i] = episode[i] + 1, 0
+                    finals[seq, i] = truth.finals[seq + 1][i]
+                else:
+                    step[i] += 1
+                    if seq == count - 1:
+                        end = stop
+                        finals[seq, i] = truth.obs[seq + 1][i]
+                ends.append(end)
+                if truth.infos[seq + 1][i]:
+                    infos[seq, i] = truth.infos[seq + 1][i]
+            table["end"].append(ends)
+        return {
+            **table,
+            "obs": truth.obs[:count],
+            "action": truth.actions[:count],
+            "reward": truth.rewards[:count],
+            "env_reward": truth.env_rewards[1 : count + 1],
+            "final_obs": finals,
+            "infos": infos,
+            "reset_infos": {i: info for i, info in enumerate(truth.infos[0]) if info},
+        }
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from dsec.ipc.channel import Channel
+from dsec.runners import recorder
+channel = Channel.from_fd(int(sys.argv[1]))
+{before}
+start, _ = channel.recv(30)
+sys.exit(recorder.main(channel, start))
+"""
+
+
+class RecorderProcess:
+    """A recorder in a process of its own; this object is its kernel.
+
+    Args:
+        before: code that the process runs before it is a recorder, for faults.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        *,
+        form: str = "parquet",
+        disk_wait_s: float = 30.0,
+        before: str = "",
+        ready: bool = True,
+    ) -> None:
+        mine, theirs = pair()
+        self.channel = Channel(mine)
+        self.stderr = run_dir.parent / f"{run_dir.name}-recorder.stderr"
+        with self.stderr.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", CHILD.format(before=before), str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                cwd=ROOT,
+                stderr=log,
+            )
+        theirs.close()
+        self.progress: dict[str, Any] = {}
+        self.channel.send(RecorderStart(str(run_dir), form, disk_wait_s, "test", 7))
+        if ready:
+            self.expect(Ready)
+
+    def expect(self, kind: type[FrameT], timeout_s: float = PATIENCE_S) -> FrameT:
+        """The next frame but Progress, which must be of this kind."""
+        while True:
+            frame, fds = self.channel.recv(timeout_s)
+            assert not fds
+            if isinstance(frame, Progress):
+                self.progress.update({told.agent: told for told in frame.agents})
+                continue
+            assert isinstance(frame, kind), f"{frame}\n{self.stderr.read_text()}"
+            return frame
+
+    def wait_for_progress(self, agent: str, steps: int) -> None:
+        """Read frames until the agent has that many steps."""
+        while agent not in self.progress or self.progress[agent].steps < steps:
+            frame, _ = self.channel.recv(PATIENCE_S)
+            assert isinstance(frame, Progress), f"{frame}\n{self.stderr.read_text()}"
+            self.progress.update({told.agent: told for told in frame.agents})
+
+    def wire(self, agent: ScriptedAgent) -> None:
+        frame, fds = agent.wire()
+        try:
+            self.channel.send(frame, fds)
+        finally:
+            for fd in fds:
+                if fd != agent.segments[Role.RECORDER].fd:
+                    segment.Segment(fd, 0, 0, 0).close()
+        assert self.expect(Wired).agent == agent.name
+
+    def abandon(self, agent: str) -> Finished:
+        self.channel.send(Abandon(agent))
+        return self.expect(Finished)
+
+    def finish(self) -> RecorderDone:
+        """Finish it and see it exit with 0."""
+        self.channel.send(Finish())
+        done = self.expect(RecorderDone)
+        assert self.process.wait(PATIENCE_S) == 0, self.stderr.read_text()
+        return done
+
+    def silent(self, for_s: float) -> bool:
+        """Whether nothing but Progress comes for that long."""
+        try:
+            while isinstance(self.channel.recv(for_s)[0], Progress):
+                pass
+        except ChannelTimeout:
+            return True
+        except ChannelClosed:
+            return False
+        return False
+
+    def kill(self) -> None:
+        """SIGKILL it and see it die of that."""
+        self.process.kill()
+        assert self.process.wait(PATIENCE_S) == -signal.SIGKILL
+
+    def __enter__(self) -> RecorderProcess:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.channel.close()
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(PATIENCE_S)
