@@ -8,10 +8,32 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass, field
 
-from dsec.ipc.frames import ErrorInfo, Phase, Role
+from dsec.ipc.frames import AgentProgress, ErrorInfo, Finished, Phase, Role
 
 EXIT_FAILED = 70  # the runner reported its exception in a Failed frame
 EXIT_PERMANENT = 125  # user code asks not to be restarted
+
+
+def signal_name(number: int) -> str:
+    """`SIGSEGV` for 11; empty for 0."""
+    if not number:
+        return ""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def how_it_ended(signum: int, code: int, where: str) -> str:
+    """An end that nobody here wanted: `killed by SIGSEGV in step`, `left with exit code 3 ...`."""
+    if not signum:
+        return f"left with exit code {code} {where}"
+    return f"killed by {signal_name(signum)} {where}"
+
+
+def in_phase(phase: Phase) -> str:
+    """`in step`, or `while idle`."""
+    return f"in {phase.name.lower()}" if phase != Phase.IDLE else "while idle"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +43,8 @@ class Death:
     Attributes:
         cause: one sentence: `killed by SIGSEGV in step`, `hung in reset for 30.0 s (deadline
             30 s), killed`, `raised ValueError in step: ...`, `left with exit code 3 in step`.
-        kind: `signal`, `exit`, `exception`, `hang`, `import`, `spawn`, `protocol` or `peer`
-            (fenced because another runner of its agent died).
+        kind: `signal`, `exit`, `exception`, `hang`, `import`, `spawn` or `protocol`. Runners that
+            were fenced because another runner of their agent died have no Death of their own.
         signal: number of the signal that ended it, 0 if none.
         exit_code: exit code, -1 if a signal ended it.
         phase: what user code it was in.
@@ -54,12 +76,7 @@ class Death:
     @property
     def signal_name(self) -> str:
         """`SIGSEGV` for 11; empty if no signal ended it."""
-        if not self.signal:
-            return ""
-        try:
-            return signal.Signals(self.signal).name
-        except ValueError:
-            return f"signal {self.signal}"
+        return signal_name(self.signal)
 
 
 @dataclass(slots=True)
@@ -76,6 +93,13 @@ class AgentReport:
     lost: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
     death: Death | None = None
+
+    def count(self, said: AgentProgress | Finished) -> None:
+        """Take over the recorder's totals."""
+        self.steps, self.episodes = said.steps, said.episodes
+        self.return_sum = said.return_sum
+        if isinstance(said, AgentProgress):
+            self.returns_last = said.returns_last
 
 
 @dataclass(slots=True)

@@ -1,0 +1,271 @@
+"""One agent: the shell around the agent table of machine.py.
+
+Owns its runners and its segments. It never looks into a segment: it makes them, hands each role
+its own for writing and the others for reading, and keeps the descriptors so that a recorder that
+was started again can have them again.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from dsec.errors import MachineError
+from dsec.ipc import frames, segment
+from dsec.ipc.frames import AnyFrame, Phase, Role
+from dsec.kernel import tree
+from dsec.kernel.logs import file_name
+from dsec.kernel.machine import AGENT, AgentEvent, AgentState, RunnerEvent, RunnerState
+from dsec.kernel.readiness import Idle, Overdue
+from dsec.kernel.reap import read_stat
+from dsec.kernel.report import AgentReport, Death
+from dsec.kernel.runner import Runner
+from dsec.kernel.spec import AgentSpec
+
+if TYPE_CHECKING:
+    from dsec.kernel.supervisor import Supervisor
+
+_ENDED = (AgentState.DONE, AgentState.QUARANTINED)
+_STARTING = (AgentState.WAITING, AgentState.STARTING, AgentState.WIRING)
+
+
+class Agent:
+    """One agent of a run.
+
+    Attributes:
+        wired, abandoned: the recorder reads its rings; is to take what there is of it.
+        finished: what the recorder said at the end.
+        deaths: its runners', complete once it has ended.
+    """
+
+    def __init__(self, spec: AgentSpec, run: Supervisor) -> None:
+        self.name, self.spec = spec.name, spec
+        self.state = AgentState.WAITING
+        self.report = AgentReport(spec.name, spec.group)
+        self.runners: dict[Role, Runner] = {}
+        self.segments: dict[Role, segment.Segment] = {}
+        self.wired = self.abandoned = False
+        self.finished: frames.Finished | None = None
+        self.deaths: list[Death] = []
+        self.started_at = 0.0
+        self._run = run
+        self._stopped: set[Runner] = set()
+        self._spaces, self._ring_bytes = b"", dict[int, int]()
+        self._policy_learns = False
+
+    @property
+    def ended(self) -> bool:
+        """Nothing more comes of it."""
+        return self.state in _ENDED
+
+    @property
+    def awaits_recorder(self) -> bool:
+        """The recorder owes it an answer."""
+        return bool(self.segments) and (
+            self.state in (AgentState.SETTLING, AgentState.ABANDONING)
+            or (self.state is AgentState.WIRING and not self.wired)
+        )
+
+    def apply(self, event: AgentEvent) -> None:
+        """Let `event` happen; the table says what follows, if anything does."""
+        self.state, actions = AGENT[self.state][event]
+        for action in actions:
+            self._act(action)
+        said = self.state.name.lower() if self.ended else "running"
+        said = "starting" if self.state in _STARTING else said
+        if said != self.report.state:
+            self.report.state = said
+            self._run.changed(self)
+
+    def fail(self, death: Death) -> None:
+        """A runner died, or can't be."""
+        self.deaths.append(death)
+        self._run.faulted(self, death)
+        self.apply(AgentEvent.FAULT)
+
+    def wire_frame(self, role: Role) -> tuple[frames.Wire, list[int]]:
+        """The Wire frame for `role` and the descriptors beside it, which the caller closes."""
+        refs: list[frames.SegmentRef] = []
+        fds: list[int] = []
+        for owner, each in self.segments.items():
+            refs.append(frames.SegmentRef(each.role, each.size, each.epoch, len(fds)))
+            fds.append(os.dup(each.fd) if owner is role else segment.readonly(each.fd))
+        wire = frames.Wire(
+            self.name, self._spaces, tuple(refs), self.spec.num_envs, None, self.spec.group
+        )
+        return wire, fds
+
+    # ------------------------------------------------------------ what its runners tell (Owner)
+
+    def holding(self, runner: Runner) -> None:
+        """A runner waits for Wire; the last one to do so brings the agent on."""
+        said = runner.said.get(frames.Constructed)
+        if isinstance(said, frames.Constructed):
+            self._spaces, self._ring_bytes = said.spaces, said.ring_bytes
+        if self._all_in(RunnerState.HOLDING):
+            self.apply(AgentEvent.CONSTRUCTED)
+
+    def ready(self, runner: Runner) -> None:
+        """A runner waits for Go."""
+        said = runner.said.get(frames.Ready)
+        if isinstance(said, frames.Ready) and runner.role is Role.POLICY:
+            self._policy_learns = said.learns
+        self.look_ready()
+
+    def look_ready(self) -> None:
+        """Go on if all runners are ready, and the recorder, too."""
+        if self._all_in(RunnerState.READY) and (self.wired or self._run.recorder is None):
+            self.apply(AgentEvent.READY)
+
+    def recorded(self, said: frames.Wired | frames.Finished) -> None:
+        """The recorder has taken up, or finished, this agent's stream."""
+        if isinstance(said, frames.Wired):
+            self.wired = True
+            self.look_ready()
+        else:
+            self.finished = said
+            self.apply(AgentEvent.FINISHED)
+
+    def corrupt(self, message: str) -> None:
+        """The recorder can't read one of its rings: whoever writes that one is at fault."""
+        named = [each for each in self._all() if each.role.name.lower() in message]
+        for runner in (named or self._all())[:1]:
+            runner.hang(f"wrote what it may not: {message}", "protocol")
+
+    def faulted(self, runner: Runner, death: Death) -> None:
+        """A runner died."""
+        self.fail(death)
+
+    def left(self, runner: Runner) -> None:
+        """A runner is gone."""
+        said = runner.said.get(frames.Done)
+        if isinstance(said, frames.Done):
+            self.report.metrics.update(said.metrics)
+        self._look_gone()
+
+    def frame(self, frame: AnyFrame) -> bool:
+        """No runner of an agent says more than its table knows."""
+        return False
+
+    def idle(self, runner: Runner, idle: Idle) -> None:
+        """Find out why a runner is idle for longer than any of its phases may last.
+
+        Waiting has no deadline, for its peers have theirs. But a runner that is stopped (SIGSTOP)
+        while idle is in no phase that could be late, and stops its agent. So the process state is
+        sampled where nothing moves: T, seen twice and a look apart, counts as a hang. And one
+        that still waits after a peer has ended waits for nothing, unless a full disk holds it.
+        """
+        stopped = read_stat(runner.pid).state == "T"
+        if stopped and runner in self._stopped:
+            runner.hang(f"stopped (SIGSTOP) while idle for {idle.elapsed_s:.1f} s")
+        self._stopped = {*self._stopped, runner} if stopped else self._stopped - {runner}
+        ended = any(r.state in (RunnerState.CLOSING, RunnerState.GONE) for r in self._all())
+        recorder = self._run.recorder
+        if ended and not (recorder is not None and recorder.disk_full):
+            runner.hang(f"idle for {idle.elapsed_s:.1f} s after a peer had ended")
+
+    def _all(self) -> list[Runner]:
+        return list(self.runners.values())
+
+    def _all_in(self, state: RunnerState) -> bool:
+        return all(runner.state is state for runner in self.runners.values())
+
+    def _look_gone(self) -> None:
+        if self._all_in(RunnerState.GONE):
+            self.apply(AgentEvent.GONE)
+
+    # ------------------------------------------------------------ the table's actions
+
+    def late(self, verdict: Overdue | Idle) -> None:
+        """It did not drain in time."""
+        self._run.hooks.note("drain_timeout", agent=self.name)
+        self.apply(AgentEvent.FENCE)
+
+    def _act(self, action: str) -> None:
+        run = self._run
+        match action:
+            case "fork":
+                self._fork()
+            case "wire":
+                self._wire()
+            case "go" if run.spec.dry:
+                self.apply(AgentEvent.DRAIN)
+            case "go":
+                run.went()
+                for runner in self._all():
+                    runner.order(RunnerEvent.GO, frames.Go(self._policy_learns))
+            case "drain":
+                now, limit_s = run.shell.clock.now(), run.spec.drain_timeout_s
+                run.shell.deadlines.arm(self, Phase.CLOSE, limit_s, now)
+                for role in self.runners if run.spec.dry else tree.drained(self.spec):
+                    self.runners[role].order(RunnerEvent.DRAIN, frames.Drain(run.reason))
+            case "fence":
+                for runner in self._all():
+                    runner.apply(RunnerEvent.FENCE)
+                self._look_gone()
+            case "settle" | "abandon":
+                run.shell.deadlines.drop(self)
+                if self.finished is not None or not self.segments or run.recorder is None:
+                    self.apply(AgentEvent.FINISHED)
+                elif action == "abandon":
+                    self.abandoned = True
+                    run.recorder.abandon(self)
+            case "close":
+                self._close()
+            case _:
+                raise NotImplementedError(action)
+
+    def _fork(self) -> None:
+        run = self._run
+        self.started_at = run.shell.clock.now()
+        for each in tree.forked(self.spec):
+            self.runners[each.role] = Runner(
+                run.shell, self, self.name, each.role, each.start, each.deadline_s
+            )
+        for each in tree.forked(self.spec):
+            run.zygotes[each.image].fork(self.runners[each.role])
+
+    def _wire(self) -> None:
+        run = self._run
+        try:
+            for role in tree.writers(self.spec, run.recorder is not None):
+                name = f"dsec:{file_name(self.name)}:{role.name.lower()}"
+                size = self._ring_bytes.get(role, 0)
+                self.segments[role] = segment.create(name, role, size, epoch=0)
+            if len(self.runners) < len(self.spec.runners):
+                learns = run.hooks.wired(self.name, self.segments, self._spaces)
+                self._policy_learns = learns
+            for role, runner in self.runners.items():
+                runner.outbox = self.segments[role]
+                wire, fds = self.wire_frame(role)
+                runner.order(RunnerEvent.WIRE, wire, fds)
+                for fd in fds:
+                    os.close(fd)
+        except MachineError as error:
+            run.fail("machine", str(error))  # which drains the run, and this agent with it
+        else:
+            if run.recorder is not None:
+                run.recorder.wire(self)
+
+    def _close(self) -> None:
+        last, report = self.finished, self.report
+        self.release()
+        if last is not None:
+            report.count(last)
+            report.lost = last.lost
+            self.deaths = [
+                replace(d, seq_last=max(d.seq_last, last.seq_last), action_last=last.action_last)
+                for d in self.deaths
+            ]
+        if self.deaths:
+            report.death = self.deaths[0]
+        for death in self.deaths:
+            self._run.died(death)
+
+    def release(self) -> None:
+        """Close every descriptor; a second time does nothing."""
+        for runner in self._all():
+            runner.release()
+        for each in self.segments.values():
+            each.close()

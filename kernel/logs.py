@@ -1,0 +1,79 @@
+"""The files that runners and zygotes write their stdout and stderr to.
+
+Owns their names, their size and their last lines. Files and no pipes: a pipe would have to be
+drained by the supervisor, and a stopped supervisor would stop whoever prints.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections import deque
+from pathlib import Path
+
+TAIL_BYTES = 2048
+NAME_BYTES_MAX = 180
+LOOKS_PER_TICK = 200  # files whose size is looked at in one call of `rotate`
+
+
+def file_name(text: str) -> str:
+    """A name of any script as a file name: letters, digits, `-` and `_` stay, all else becomes
+    `%XX`; distinct names stay distinct, and a long one ends in a hash."""
+    safe = "".join(
+        c if c.isalnum() or c in "-_" else "".join(f"%{b:02X}" for b in c.encode(errors="replace"))
+        for c in text
+    )
+    data = safe.encode()
+    if len(data) <= NAME_BYTES_MAX:
+        return safe
+    return f"{data[:150].decode(errors='ignore')}~{hashlib.sha256(data).hexdigest()[:16]}"
+
+
+class Logs:
+    """The folder `logs` of one run: `<stem>.out` and `<stem>.err`."""
+
+    def __init__(self, folder: Path, bytes_max: int) -> None:
+        self._folder, self._bytes_max = folder, bytes_max
+        self._known: set[Path] = set()
+        self._turn: deque[Path] = deque()
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def open(self, stem: str) -> tuple[int, int, int]:
+        """Open both for appending; return their descriptors, which the caller closes, and where
+        on stderr this incarnation's output begins."""
+        fds: list[int] = []
+        for path in (self._folder / f"{stem}.out", self._folder / f"{stem}.err"):
+            fds.append(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644))
+            if path not in self._known:
+                self._known.add(path)
+                self._turn.append(path)
+        return fds[0], fds[1], os.fstat(fds[1]).st_size
+
+    def tail(self, stem: str, begin: int) -> str:
+        """The last lines on stderr, none of them from before `begin`."""
+        try:
+            with (self._folder / f"{stem}.err").open("rb") as file:
+                end = file.seek(0, os.SEEK_END)
+                begin = begin if begin <= end else 0  # rotated meanwhile
+                start = file.seek(max(begin, end - TAIL_BYTES))
+                data = file.read(TAIL_BYTES)
+        except OSError:
+            return ""
+        if start > begin:
+            data = data.partition(b"\n")[2] or data
+        return data.decode(errors="replace").strip("\n")
+
+    def rotate(self) -> None:
+        """Cut files that have grown too large, their last part kept in `.1`; a few each call."""
+        for _ in range(min(LOOKS_PER_TICK, len(self._turn))):
+            path = self._turn[0]
+            self._turn.rotate(-1)
+            # A full disk or a removed folder is for the writers to notice.
+            with contextlib.suppress(OSError):
+                if (size := path.stat().st_size) > self._bytes_max:
+                    with path.open("rb") as old:
+                        old.seek(size - self._bytes_max)
+                        path.with_name(f"{path.name}.1").write_bytes(old.read(self._bytes_max))
+                    # The writers have it open for appending, so they go on at its new start.
+                    os.truncate(path, 0)

@@ -1,0 +1,142 @@
+"""The lifecycles of a runner and of an agent, as two tables.
+
+Rule 1: every lifecycle transition is in this file. Rule 2: this file knows no clock, no pid, no
+socket and no asyncio; it says what to do, and runner.py and agent.py do it.
+
+A *runner* is one incarnation of one role: one process. An *agent* is the set of its runners with
+their rings. A runner's actions `hold`, `ready`, `fault` and `leave` become, once they are true of
+all its runners (`fault`: of one), the agent's events CONSTRUCTED, READY, FAULT and GONE; an
+agent's actions `wire`, `go`, `drain` and `fence` become events of its runners. A recorder is a
+runner, too: it has nothing to be wired with.
+
+A row says `EVENT > STATE action action, ...`; `EVENT|EVENT` are alike, `=` is the state itself.
+What a row doesn't list changes nothing, for it is late or said twice.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import TypeVar
+
+
+class RunnerState(enum.Enum):
+    """Where one process stands."""
+
+    FORKING = "asked for, no process yet"
+    BOOTING = "a process; has not said Hello"
+    CONSTRUCTING = "env: the user's constructor runs"
+    HOLDING = "waits for Wire"
+    WIRING = "attaches its rings; policy and reward construct"
+    READY = "waits for Go"
+    RUNNING = "serves"
+    CLOSING = "said Done; must exit with 0"
+    FAULTY = "at fault; must exit, or is being killed"
+    FENCED = "killed for no fault of its own"
+    GONE = "reaped, or never was"
+
+
+class AgentState(enum.Enum):
+    """Where an agent stands."""
+
+    WAITING = "its images are not warm, or too many start already"
+    STARTING = "its runners are forked and construct"
+    WIRING = "its segments are handed out"
+    RUNNING = "steps"
+    DRAINING = "ends at the next boundary"
+    STOPPING = "asked to end, being killed"
+    FENCING = "a runner is dead; the others are being killed"
+    SETTLING = "no process is left; the recorder finishes its stream"
+    ABANDONING = "as settling, after a fault"
+    DONE = "ended as asked"
+    QUARANTINED = "ended by a fault"
+
+
+# HELLO_ENV is the Hello of a role that constructs before it is wired. VIOLATION is a frame that
+# may not come now, HANGUP the end of the control channel. EXIT_* is the wait status: code 0,
+# SIGKILL, anything else.
+RunnerEvent = enum.Enum(
+    "RunnerEvent",
+    "FORKED FORK_FAILED HELLO HELLO_ENV CONSTRUCTED READY DONE FAILED VIOLATION HANGUP OVERDUE"
+    " WIRE GO DRAIN FENCE EXIT_OK EXIT_KILLED EXIT_BAD",
+)
+# ADMIT: its images are warm and there is room to start. FENCE: end at once. FINISHED: the recorder
+# has its last record, or there is no recorder (any more).
+AgentEvent = enum.Enum("AgentEvent", "ADMIT CONSTRUCTED READY DRAIN FENCE FAULT GONE FINISHED")
+
+S = TypeVar("S", bound=enum.Enum)
+E = TypeVar("E", bound=enum.Enum)
+Table = Mapping[S, Mapping[E, tuple[S, tuple[str, ...]]]]
+
+# What all processes have in common while nothing is wrong with them. A dying one closes its
+# channel first; one that lives on without it is cut off.
+_LIVING = """HELLO|HELLO_ENV|CONSTRUCTED|READY|DONE|VIOLATION > FAULTY kill,
+    FAILED > FAULTY expect_exit, HANGUP > = expect_exit, OVERDUE > FAULTY dump, FENCE > FENCED kill,
+    EXIT_OK|EXIT_KILLED|EXIT_BAD > GONE fault leave,"""
+
+_RUNNER = {
+    "FORKING": "FORKED > BOOTING watch, FORK_FAILED > GONE fault leave, FENCE > FENCED",
+    "BOOTING": _LIVING + "HELLO > HOLDING start hold, HELLO_ENV > CONSTRUCTING start",
+    "CONSTRUCTING": _LIVING + "CONSTRUCTED > HOLDING hold",
+    "HOLDING": _LIVING + "WIRE > WIRING wire",
+    "WIRING": _LIVING + "READY > READY ready",
+    # A dry run ends here: Drain in place of Go closes what was constructed.
+    "READY": _LIVING + "GO > RUNNING go, DRAIN > RUNNING drain",
+    "RUNNING": _LIVING + "DRAIN > = drain, DONE > CLOSING expect_close",
+    "CLOSING": _LIVING + "HANGUP > =, EXIT_OK > GONE leave",
+    "FAULTY": "OVERDUE|FENCE > = kill, EXIT_OK|EXIT_KILLED|EXIT_BAD > GONE fault leave",
+    # FORKED: it was fenced while the zygote was at it. EXIT_BAD: it had died before the SIGKILL.
+    "FENCED": """FORKED > = watch kill, FORK_FAILED|EXIT_OK|EXIT_KILLED > GONE leave,
+        EXIT_BAD > GONE fault leave""",
+    "GONE": "",
+}
+
+# Before an agent runs nothing is published, so there is no boundary to drain to.
+_STARTING = "DRAIN|FENCE > STOPPING fence, FAULT > FENCING fence,"
+
+_AGENT = {
+    "WAITING": "ADMIT > STARTING fork, DRAIN|FENCE > DONE close, FAULT > QUARANTINED close",
+    "STARTING": _STARTING + "CONSTRUCTED > WIRING wire",
+    "WIRING": _STARTING + "READY > RUNNING go",
+    "RUNNING": """DRAIN > DRAINING drain, FENCE > STOPPING fence, FAULT > FENCING fence,
+        GONE > SETTLING settle""",
+    "DRAINING": "FENCE > STOPPING fence, FAULT > FENCING fence, GONE > SETTLING settle",
+    "STOPPING": "FENCE > = fence, GONE > SETTLING abandon",
+    "FENCING": "FENCE > = fence, GONE > ABANDONING abandon",
+    # FENCE: the recorder won't answer.
+    "SETTLING": "FINISHED|FENCE > DONE close",
+    "ABANDONING": "FINISHED|FENCE > QUARANTINED close",
+    "DONE": "",
+    "QUARANTINED": "",
+}
+
+
+def _table(rows: Mapping[str, str], states: type[S], events: type[E]) -> Table[S, E]:
+    """Every cell of a table: those that `rows` lists, and for the rest the state itself."""
+    table: dict[S, dict[E, tuple[S, tuple[str, ...]]]] = {}
+    for state in states:
+        cells: dict[E, tuple[S, tuple[str, ...]]] = dict.fromkeys(events, (state, ()))
+        for entry in filter(None, map(str.strip, rows[state.name].split(","))):
+            names, _, outcome = entry.partition(" > ")
+            target, *actions = outcome.split()
+            for name in names.split("|"):
+                to = state if target == "=" else states[target]
+                cells[events[name]] = (to, tuple(actions))
+        table[state] = cells
+    return table
+
+
+RUNNER = _table(_RUNNER, RunnerState, RunnerEvent)
+AGENT = _table(_AGENT, AgentState, AgentEvent)
+
+
+def diagram(table: Table[S, E]) -> str:
+    """The table as a Mermaid state diagram; docs/ARCHITECTURE.md holds what this returns."""
+    lines = ["stateDiagram-v2"]
+    for state, row in table.items():
+        arrows: dict[S, list[str]] = {}
+        for event, (target, actions) in row.items():
+            if target is not state or actions:
+                arrows.setdefault(target, []).append(event.name)
+        lines += [f"    {state.name} --> {to.name}: {', '.join(e)}" for to, e in arrows.items()]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,65 @@
+"""What the kernel tells to whoever uses it, and what the parts of its shell have in common."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from dsec.ipc.frames import Role
+from dsec.ipc.segment import Segment
+from dsec.kernel.clock import Clock
+from dsec.kernel.logs import Logs
+from dsec.kernel.readiness import Deadlines, Idle, Overdue
+from dsec.kernel.reap import Reaper
+from dsec.kernel.report import AgentReport, Death, RunReport
+
+
+class Hooks(Protocol):
+    """What the supervisor tells while it runs, always from its loop. An exception that comes out
+    of a hook ends the run. Inherit from it and override what you need."""
+
+    def agent(self, report: AgentReport) -> None:
+        """The agent's `state` is new."""
+
+    def death(self, death: Death) -> None:
+        """A runner died; the cause is complete, and its agent's other runners are fenced."""
+
+    def progress(self, report: RunReport) -> None:
+        """Totals in the report are new; at most a few times a second."""
+
+    def wired(self, agent: str, segments: Mapping[Role, Segment], spaces: bytes) -> bool:
+        """An agent with external roles has its segments: attach now, for Go may follow at once.
+        The descriptors stay the kernel's: duplicate what outlives this call. Return whether an
+        external policy reads the reward ring (see `Go.policy_learns`)."""
+        return False
+
+    def disk(self, message: str) -> None:
+        """The recorder can't write, and why; empty when it can again."""
+
+    def note(self, event: str, **fields: Any) -> None:
+        """Something for the log, such as a zygote's restart."""
+
+
+class Timed(Protocol):
+    """What can hold a deadline."""
+
+    def late(self, verdict: Overdue | Idle) -> None:
+        """Its time is up, or it has been idle for long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shell:
+    """What the parts of one supervisor share. `guarded` wraps every callback that the loop gets:
+    an exception there ends the run instead of vanishing in the loop."""
+
+    loop: asyncio.AbstractEventLoop
+    clock: Clock
+    hooks: Hooks
+    deadlines: Deadlines[Timed]
+    reaper: Reaper
+    logs: Logs
+    lifeline: int
+    environment: Mapping[str, str]
+    guarded: Callable[[Callable[..., None]], Callable[..., None]]

@@ -1,0 +1,150 @@
+"""Deadlines: who owes an answer by when, and whose time is up. Pure; `now` is injected.
+
+Two sorts share one queue. An *armed* deadline runs from a control frame (construct, close) and
+ends when the answer comes. A *followed* runner tells by its progress word what user code it is in
+and since when; each phase has its limit, and IDLE has none. A followed runner is looked at only
+when its time could be up at the earliest, so that a thousand agents cost next to nothing.
+
+If a tick comes late by d, every deadline is extended by d: while the supervisor was stopped or
+the machine suspended, runners may have been too, and must not look hung.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+from dsec.ipc.frames import Phase
+
+LATE_MIN_S = 0.05  # below this a tick counts as punctual
+LATE_EVENTS_MAX = 64
+LOOK_MAX_S = 10.0  # the longest time between two looks at a followed runner
+
+K = TypeVar("K")
+
+
+class Word(NamedTuple):
+    """A progress word; `since` in seconds of the same clock as `now`."""
+
+    phase: Phase
+    since: float
+    seq: int
+
+
+class Overdue(NamedTuple):
+    """Time is up: `elapsed_s` in `phase`, by the clock on the wall, against `limit_s`."""
+
+    phase: Phase
+    elapsed_s: float
+    limit_s: float
+
+
+class Idle(NamedTuple):
+    """A followed runner has waited for `elapsed_s`, longer than its shortest limit `limit_s`.
+    That has no deadline, but somebody may ask whether it waits or is stopped."""
+
+    elapsed_s: float
+    limit_s: float
+
+
+class Lateness:
+    """Remembers by how much ticks came late, and what of that lies after a given moment."""
+
+    def __init__(self, period_s: float) -> None:
+        self._period_s = period_s
+        self._last: float | None = None
+        self._events: list[tuple[float, float]] = []
+
+    def tick(self, now: float) -> float:
+        """Note one tick; return by how much it came late, 0.0 if it was punctual."""
+        last, self._last = self._last, now
+        if last is None or (late := now - last - self._period_s) < LATE_MIN_S:
+            return 0.0
+        self._events.append((now, late))
+        if len(self._events) > LATE_EVENTS_MAX:
+            # The oldest two become one. That lends time to what began between them, never takes.
+            (_, first), (at, second) = self._events[:2]
+            self._events[:2] = [(at, first + second)]
+        return late
+
+    def after(self, moment: float) -> float:
+        """The lateness that fell after `moment`: what a wait that began then is extended by."""
+        return sum(min(late, at - moment) for at, late in self._events if at > moment)
+
+
+@dataclass(slots=True)
+class _Watch:
+    limits: Mapping[Phase, float]
+    look_s: float
+    armed: Phase | None  # None: followed by its progress word
+    since: float
+    serial: int = 0
+
+
+class Deadlines(Generic[K]):
+    """All deadlines of one supervisor. A key has at most one; a new one replaces it."""
+
+    def __init__(self, period_s: float) -> None:
+        self.lateness = Lateness(period_s)
+        self._watches: dict[K, _Watch] = {}
+        self._queue: list[tuple[float, int, K]] = []
+        self._serial = 0
+
+    def arm(self, key: K, phase: Phase, limit_s: float, now: float) -> None:
+        """Give `key` until `now + limit_s` to answer."""
+        self._watches[key] = _Watch({phase: limit_s}, limit_s, phase, now)
+        self._look_at(key, now + limit_s)
+
+    def follow(self, key: K, limits: Mapping[Phase, float], now: float) -> None:
+        """Watch the progress word of `key`, with these limits in seconds for its phases."""
+        look_s = min((*limits.values(), LOOK_MAX_S))
+        self._watches[key] = _Watch(limits, look_s, None, now)
+        self._look_at(key, now + look_s)
+
+    def drop(self, key: K) -> None:
+        """Forget `key`; an unknown one is no error."""
+        self._watches.pop(key, None)
+
+    def due(self, now: float) -> list[tuple[K, bool]]:
+        """Keys to judge now, each once, and whether `judge` needs its progress word."""
+        found: list[tuple[K, bool]] = []
+        while self._queue and self._queue[0][0] <= now:
+            _, serial, key = heapq.heappop(self._queue)
+            watch = self._watches.get(key)
+            if watch is not None and watch.serial == serial:
+                found.append((key, watch.armed is None))
+        return found
+
+    def judge(self, key: K, now: float, word: Word | None = None) -> Overdue | Idle | None:
+        """Say whether the time of a due key is up.
+
+        One of four things happens: `Overdue`, and the key is forgotten; `Idle`, and it is looked
+        at again after its shortest limit; None, with the next look set for when its time could be
+        up; None because the key was dropped meanwhile.
+        """
+        watch = self._watches.get(key)
+        if watch is None:
+            return None
+        if watch.armed is not None:
+            word = Word(watch.armed, watch.since, -1)
+        assert word is not None, "a followed key is judged by its progress word"
+        elapsed_s = max(0.0, now - word.since)
+        used_s = elapsed_s - self.lateness.after(word.since)
+        if watch.armed is None and word.phase == Phase.IDLE:
+            self._look_at(key, now + watch.look_s)
+            return Idle(elapsed_s, watch.look_s) if used_s >= watch.look_s else None
+        limit_s = watch.limits.get(word.phase, math.inf)
+        if used_s >= limit_s:
+            self.drop(key)
+            return Overdue(word.phase, elapsed_s, limit_s)
+        # The next phase may begin right after this look, and can't be overdue before its limit.
+        self._look_at(key, now + min(limit_s - used_s, watch.look_s))
+        return None
+
+    def _look_at(self, key: K, at: float) -> None:
+        self._serial += 1
+        self._watches[key].serial = self._serial
+        heapq.heappush(self._queue, (at, self._serial, key))

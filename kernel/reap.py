@@ -1,0 +1,189 @@
+"""Children and orphans: watched by pidfd, reaped as PID 1 would, and killed to the last one.
+
+Owns every call that asks the system about processes. A watched child has a pidfd, so its end is an
+event, and a signal can't reach another process with the same number. What it leaves behind comes
+to us, for we are a child subreaper, and is found by looking.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from dsec.errors import MachineError
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 1, 36, 37
+_libc = ctypes.CDLL(None, use_errno=True)
+_GONE = (ProcessLookupError, PermissionError)
+
+
+def prctl(option: int, value: int) -> None:
+    """Call prctl(2). Raises MachineError where the system refuses."""
+    if _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+        reason = os.strerror(ctypes.get_errno())
+        raise MachineError(f"prctl({option}, {value}): {reason}", "Linux 5.4 or later is needed.")
+
+
+def set_subreaper(on: bool) -> bool:
+    """Make this process adopt its orphaned descendants, or no longer; return what was before."""
+    was = ctypes.c_int(0)
+    _libc.prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(was), 0, 0, 0)
+    prctl(PR_SET_CHILD_SUBREAPER, int(on))
+    return bool(was.value)
+
+
+class Stat(NamedTuple):
+    """What /proc says of a process: `state` T is stopped, Z dead and not reaped, X gone."""
+
+    state: str
+    session: int
+    cpu_ticks: int
+
+
+def read_stat(pid: int) -> Stat:
+    """Look at a process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return Stat("X", 0, 0)
+    field = text[text.rindex(")") + 2 :].split()
+    return Stat(field[0], int(field[3]), int(field[11]) + int(field[12]))
+
+
+def descendants_of(*pids: int, depth: int = 1 << 20) -> list[int]:
+    """The living and the dead below these processes, parents first; depth 1 is the children."""
+    found: list[int] = []
+    level = list(pids)
+    while level and depth:
+        below: list[int] = []
+        for pid in level:
+            with contextlib.suppress(OSError):
+                for task in Path(f"/proc/{pid}/task").iterdir():
+                    below += map(int, (task / "children").read_text().split())
+        found, level, depth = found + below, below, depth - 1
+    return found
+
+
+class Exit(NamedTuple):
+    """How a child ended: by `signal` (0 if none) or with `code` (-1 if a signal ended it)."""
+
+    signal: int
+    code: int
+    rss_peak_bytes: int = 0
+
+
+class Reaper:
+    """Watches the children of one supervisor and reaps what comes to it.
+
+    Args:
+        mark: empty if all children of this process are ours. Otherwise a dead child that nobody
+            watches is reaped only if it is from a session that one of our runners began, and a
+            living one counts as ours only if `mark` is in its environment.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, mark: str) -> None:
+        self._loop, self._mark = loop, mark.encode()
+        self._watched: dict[int, tuple[int, Callable[[Exit], None]]] = {}
+        self._sessions: set[int] = set()
+        self._ended_lately: set[int] = set()
+        self._seen: set[int] = set()
+
+    def watch(self, pid: int, on_exit: Callable[[Exit], None]) -> None:
+        """Call `on_exit` once, from the loop, when this child has ended and is reaped.
+
+        Raises:
+            ChildProcessError: there is no such child (any more).
+            MachineError: no descriptor is left for its pidfd.
+        """
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        try:
+            pidfd = os.pidfd_open(pid)
+        except OSError as error:
+            raise MachineError(f"no pidfd for {pid}: {error}", "Raise `ulimit -n`.") from None
+        self._watched[pid] = (pidfd, on_exit)
+        self._sessions.add(pid)
+        self._loop.add_reader(pidfd, self._ended, pid)
+
+    def kill(self, pid: int, signum: int = signal.SIGKILL) -> None:
+        """Signal a watched child; nothing happens if it is not watched (any more)."""
+        if pid in self._watched:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._watched[pid][0], signum)
+
+    def _ended(self, pid: int) -> None:
+        pidfd, on_exit = self._watched[pid]
+        self._loop.remove_reader(pidfd)
+        # While it is not reaped its number can't be anybody else's group.
+        with contextlib.suppress(*_GONE):
+            os.killpg(pid, signal.SIGKILL)
+        try:
+            _, status, usage = os.wait4(pid, 0)
+        except ChildProcessError:
+            end = Exit(0, 255)  # another part of this program reaped it, and has its status
+        else:
+            code = os.waitstatus_to_exitcode(status)
+            end = Exit(max(0, -code), max(-1, code), usage.ru_maxrss * 1024)
+        os.close(pidfd)
+        del self._watched[pid]
+        self._ended_lately.add(pid)
+        on_exit(end)
+
+    def sweep(self) -> None:
+        """Deal with orphans that came to us; call it a few times a second.
+
+        The dead are reaped if they were seen dead and unwatched twice in a row: a runner may die
+        before the zygote's answer says that it exists. The living are killed if the runner whose
+        session they are in is dead; others may serve a runner that lives, until the run ends.
+        """
+        ended, self._ended_lately = self._ended_lately, set()
+        for pid in self._strangers() if ended else ():
+            if read_stat(pid).session in ended:
+                _kill(pid)
+        dead: set[int] = set()
+        with contextlib.suppress(ChildProcessError):
+            first = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if first is not None and first.si_pid not in self._watched:
+                dead = set(self._strangers(dead=True))
+                for pid in dead & self._seen:
+                    os.waitpid(pid, os.WNOHANG)
+        self._seen = dead
+
+    def kill_all(self) -> bool:
+        """SIGKILL to all that is ours; return False if nothing is left, not even to be reaped."""
+        for pid in self._watched:
+            self.kill(pid)
+        orphans = self._strangers()
+        for pid in orphans + descendants_of(*orphans, *self._watched):
+            _kill(pid)
+        return bool(self._watched or orphans or self._strangers(dead=True))
+
+    def left(self) -> list[int]:
+        """Who could not be killed or reaped yet."""
+        return [*self._watched, *self._strangers()]
+
+    def _strangers(self, dead: bool = False) -> list[int]:
+        """Children that nobody watches and that are ours, the living or the dead."""
+        found = []
+        for pid in descendants_of(os.getpid(), depth=1):
+            stat = read_stat(pid)
+            if pid in self._watched or (stat.state in "ZX") != dead:
+                continue
+            if not self._mark or stat.session in self._sessions or self._is_marked(pid):
+                found.append(pid)
+        return found
+
+    def _is_marked(self, pid: int) -> bool:
+        with contextlib.suppress(OSError):
+            return self._mark in Path(f"/proc/{pid}/environ").read_bytes()
+        return False
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(*_GONE):
+        os.kill(pid, signal.SIGKILL)

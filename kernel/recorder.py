@@ -1,0 +1,140 @@
+"""The recorder as the kernel sees it: a server that joins every agent's rings.
+
+One that dies is started again and gets the segments of all agents that it hasn't finished: its
+cursors are in its outboxes, so it goes on where it was.
+
+While it owes an answer (Wired, Finished, RecorderDone), or is stopped, it may be silent for
+SILENCE_MAX_S; using the CPU or waiting for a disk is a sign of life, so that a long conversion is
+no hang, and FINISH_MAX_S bounds even that. A full disk stops the clock: the recorder itself says
+when that has lasted too long.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from dsec.ipc import frames
+from dsec.ipc.frames import AnyFrame, Phase, Role
+from dsec.kernel.machine import RunnerState
+from dsec.kernel.protocols import Shell
+from dsec.kernel.reap import read_stat
+from dsec.kernel.report import Death
+from dsec.kernel.runner import Runner
+from dsec.kernel.server import Server
+
+if TYPE_CHECKING:
+    from dsec.kernel.agent import Agent
+    from dsec.kernel.supervisor import Supervisor
+
+SILENCE_MAX_S = 30.0
+FINISH_MAX_S = 3600.0
+
+
+class Recorder(Server):
+    """The recorder of one run.
+
+    Attributes:
+        disk_full: it can't write at the moment, and waits.
+        finishing: it has been told that all agents are finished.
+    """
+
+    def __init__(self, shell: Shell, run: Supervisor) -> None:
+        super().__init__(shell, "@recorder")
+        self.disk_full = self.finishing = False
+        self._run = run
+        self._finish_at = 0.0
+        self._heard = 0
+        self._sign = (0, 0)
+
+    def make(self, epoch: int) -> Runner:
+        """One incarnation, with what it gets first."""
+        self.disk_full = self.finishing = False
+        spec = self._run.spec
+        start = frames.RecorderStart(
+            spec.run_dir, spec.record_format, spec.disk_wait_s, spec.name, spec.seed
+        )
+        return Runner(self.shell, self, self.name, Role.RECORDER, start, {}, epoch)
+
+    def launch(self, runner: Runner) -> None:
+        """Have it forked as the agents' runners are."""
+        self._run.zygotes[self._run.spec.recorder_image].fork(runner)
+
+    def serving(self) -> None:
+        """Tell it of every agent that it hasn't finished, for the first time or anew."""
+        for agent in self._run.agents.values():
+            if agent.segments and agent.finished is None and not agent.ended:
+                self.wire(agent)
+        self._run.look_over()
+
+    def faulted(self, runner: Runner, death: Death) -> None:
+        """It died; that is a death of the run, whether or not it is started again."""
+        super().faulted(runner, death)
+        self._run.died(death)
+
+    def ended(self, death: Death | None) -> None:
+        """It is over."""
+        said = self.runner.said.get(frames.RecorderDone) if self.runner is not None else None
+        done = said if isinstance(said, frames.RecorderDone) else None
+        self._run.recorder_ended(done, death)
+
+    def wire(self, agent: Agent) -> None:
+        """Hand it an agent's segments. One that is not up yet gets them when it is."""
+        if self.up and self.runner is not None:
+            wire, fds = agent.wire_frame(Role.RECORDER)
+            self.runner.send(wire, fds)
+            for fd in fds:
+                os.close(fd)
+            if agent.abandoned:
+                self.abandon(agent)
+
+    def abandon(self, agent: Agent) -> None:
+        """Have it take what there is of an agent whose runners are gone."""
+        if self.up and self.runner is not None:
+            self.runner.send(frames.Abandon(agent.name))
+
+    def finish(self) -> None:
+        """All agents are finished: let it close and convert the recording."""
+        if self.up and self.runner is not None and not self.finishing:
+            self.finishing, self._finish_at = True, self.shell.clock.now()
+            self.runner.send(frames.Finish())
+
+    def frame(self, frame: AnyFrame) -> bool:
+        """Take what it says of the agents and of the disk."""
+        self._heard += 1
+        run = self._run
+        match frame:
+            case frames.Progress():
+                for each in frame.agents:
+                    if (agent := run.agents.get(each.agent)) is not None:
+                        agent.report.count(each)
+                run.hooks.progress(run.report)
+            case frames.DiskFull():
+                self.disk_full = not frame.lasting
+                run.hooks.disk(frame.message)
+                if frame.lasting:
+                    run.fail("machine", frame.message)
+            case frames.DiskOk():
+                self.disk_full = False
+                run.hooks.disk("")
+            case frames.Corrupt() if frame.agent in run.agents:
+                run.agents[frame.agent].corrupt(frame.message)
+            case frames.Wired() | frames.Finished() if frame.agent in run.agents:
+                run.agents[frame.agent].recorded(frame)
+            case _:
+                return False
+        return True
+
+    def tick(self, owes: bool) -> None:
+        """Look for signs of life; call it a few times a second."""
+        runner, now = self.runner, self.shell.clock.now()
+        if not self.up or runner is None or runner.state is not RunnerState.RUNNING:
+            return
+        stat = read_stat(runner.pid)
+        before, self._sign = self._sign, (stat.cpu_ticks, self._heard)
+        owes = owes or self.finishing or stat.state == "T"
+        if not owes or self.disk_full or before != self._sign or stat.state == "D":
+            self.shell.deadlines.arm(runner, Phase.IDLE, SILENCE_MAX_S, now)
+        late = self.shell.deadlines.lateness.after(self._finish_at)
+        if self.finishing and now - self._finish_at - late > FINISH_MAX_S:
+            runner.hang(f"took longer than {FINISH_MAX_S:g} s to finish")

@@ -1,0 +1,324 @@
+"""One runner: the shell around the runner table of machine.py, for one process.
+
+Owns its deadlines and the cause of its death. What any of it means for the agent, or for the
+recorder, is its owner's affair.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from dsec.errors import MachineError, PeerError
+from dsec.ipc import channel, frames, segment
+from dsec.ipc.frames import AnyFrame, Phase, Role
+from dsec.kernel.logs import file_name
+from dsec.kernel.machine import RUNNER, RunnerEvent, RunnerState
+from dsec.kernel.protocols import Shell
+from dsec.kernel.readiness import Idle, Overdue, Word
+from dsec.kernel.reap import Exit
+from dsec.kernel.report import Death, how_it_ended, in_phase
+
+CONSTRUCT_DEFAULT_S = 60.0
+CLOSE_DEFAULT_S = 5.0
+EXIT_GRACE_S = 2.0  # from Failed, or from the end of the channel, to the exit
+DUMP_S = 0.2  # what a hung runner has to write its Python stack
+LAST_FRAMES_S = 0.1  # what a dead runner's channel has to end, should somebody else hold it open
+
+_EVENTS: Mapping[type, RunnerEvent] = {
+    frames.Hello: RunnerEvent.HELLO,
+    frames.Constructed: RunnerEvent.CONSTRUCTED,
+    frames.Ready: RunnerEvent.READY,
+    frames.Prepared: RunnerEvent.READY,
+    frames.Done: RunnerEvent.DONE,
+    frames.RecorderDone: RunnerEvent.DONE,
+    frames.Failed: RunnerEvent.FAILED,
+    frames.ImportFailed: RunnerEvent.FAILED,
+}
+# Where it is in no user code that we know of; its progress word may know better.
+_WAITING = (RunnerState.HOLDING, RunnerState.READY, RunnerState.RUNNING)
+
+
+class Owner(Protocol):
+    """Whom a runner tells: that it waits for Wire; that it waits for Go; that it died or never
+    was; that no process of it is left (said last); that it has been idle for long; and frames
+    that the table doesn't know (False: a violation)."""
+
+    def holding(self, runner: Runner) -> None: ...
+    def ready(self, runner: Runner) -> None: ...
+    def faulted(self, runner: Runner, death: Death) -> None: ...
+    def left(self, runner: Runner) -> None: ...
+    def idle(self, runner: Runner, idle: Idle) -> None: ...
+    def frame(self, frame: AnyFrame) -> bool: ...
+
+
+class Runner:
+    """One incarnation of one role of `agent`, or of a server, whose name then stands there.
+
+    `said` holds the last frame of each kind that it sent, `outbox` its own segment, lent by the
+    owner from Wire on; `building` is what it is in until it is ready.
+    """
+
+    def __init__(
+        self,
+        shell: Shell,
+        owner: Owner,
+        agent: str,
+        role: Role,
+        start: AnyFrame,
+        limits: Mapping[Phase, float],
+        epoch: int = 0,
+        building: Phase = Phase.CONSTRUCT,
+    ) -> None:
+        self.agent, self.role, self.epoch, self.limits = agent, role, epoch, limits
+        self.name = f"{agent}.{role.name.lower()}"
+        self._stem = f"{file_name(agent)}.{role.name.lower()}"
+        self.state = RunnerState.FORKING
+        self.pid = 0  # 0 while it doesn't exist
+        self.said: dict[type, AnyFrame] = {}
+        self.outbox: segment.Segment | None = None
+        self.channel: channel.AsyncChannel | None = None
+        self._shell, self._owner, self._start, self._building = shell, owner, start, building
+        self._order: tuple[AnyFrame | None, Sequence[int]] = (None, ())
+        self._exit: Exit | None = None
+        self._word: segment.ProgressWord | None = None
+        self._verdict: tuple[str, str] | None = None  # kind and cause, where we know better
+        self._phase = building
+        self._stderr_from = 0
+
+    def apply(self, event: RunnerEvent) -> None:
+        """Let `event` happen.
+
+        One of three things follows, as the table says: nothing; a new state and its actions, done
+        in order before this returns; the state GONE, after which nothing follows any more.
+        """
+        if self.state is RunnerState.CLOSING:
+            self._phase = Phase.CLOSE
+        elif self.state not in (RunnerState.FAULTY, RunnerState.FENCED):
+            self._phase = Phase.IDLE if self.state in _WAITING else self._building
+        self.state, actions = RUNNER[self.state][event]
+        for action in actions:
+            self._act(action)
+
+    def order(self, event: RunnerEvent, frame: AnyFrame | None, fds: Sequence[int] = ()) -> None:
+        """Let WIRE, GO or DRAIN happen; `frame` (None: nothing to say) goes with it."""
+        self._order = (frame, fds)
+        self.apply(event)
+
+    def send(self, frame: AnyFrame | None, fds: Sequence[int] = ()) -> None:
+        """Send a frame. A closed channel is no error: the process's end follows."""
+        if self.channel is not None and frame is not None:
+            self.channel.send(frame, fds)
+
+    def descriptors(self) -> list[int]:
+        """Open what it inherits, anew for each try: control socket, lifeline, stdout, stderr.
+
+        Raises:
+            MachineError, OSError: no descriptors are left, or the disk is full.
+        """
+        if self.channel is not None:
+            self.channel.close()
+        shell = self._shell
+        out, err, self._stderr_from = shell.logs.open(self._stem)
+        ours, theirs = channel.pair()
+        on_frame, on_close = shell.guarded(self._on_frame), shell.guarded(self._on_close)
+        self.channel = channel.AsyncChannel(ours, on_frame, on_close, shell.loop)
+        return [theirs.detach(), os.dup(shell.lifeline), out, err]
+
+    def hang(self, cause: str, kind: str = "hang") -> None:
+        """Somebody found that it hangs, or lives against the rules: end it."""
+        self._verdict = self._verdict or (kind, f"{cause}, killed")
+        self.apply(RunnerEvent.OVERDUE)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether it is still to be forked (see ForkRequest)."""
+        return self.state is RunnerState.FORKING
+
+    def forked(self, pid: int, message: str) -> None:
+        """The zygote's answer (see ForkRequest); its own Hello may be faster."""
+        if self.pid or self.state is RunnerState.GONE:
+            return
+        if pid:
+            self.pid = pid
+            self.apply(RunnerEvent.FORKED)
+        else:
+            self._verdict = ("spawn", message)
+            self.apply(RunnerEvent.FORK_FAILED)
+
+    def word(self) -> Word:
+        """Its progress word now; one that it may not write is its end."""
+        assert self._word is not None, "only a runner with a progress word is followed"
+        try:
+            phase, since_ns, seq = self._word.read()
+        except PeerError as error:
+            self._violate(str(error))
+            return Word(Phase.IDLE, self._shell.clock.now(), -1)
+        return Word(phase, since_ns / 1e9, seq)
+
+    def release(self) -> None:
+        """No more frames, no deadline, no descriptor; a second time does nothing."""
+        self._shell.deadlines.drop(self)
+        if self.channel is not None:
+            self.channel.close()
+        if self._word is not None:
+            self._word.close()
+
+    # ------------------------------------------------------------ what the world says
+
+    def late(self, verdict: Overdue | Idle) -> None:
+        if isinstance(verdict, Idle):
+            self._owner.idle(self, verdict)
+        elif self.state is RunnerState.FAULTY:
+            self.apply(RunnerEvent.OVERDUE)  # the cause is known
+        elif self.state is not RunnerState.CLOSING and self.channel and self.channel.closed:
+            self.hang("closed its control channel and lived on", "protocol")
+        else:
+            spent = f"for {verdict.elapsed_s:.1f} s (deadline {verdict.limit_s:g} s)"
+            self.hang(f"hung {in_phase(verdict.phase)} {spent}")
+
+    def _on_frame(self, frame: AnyFrame, fds: list[int]) -> None:
+        for fd in fds:
+            os.close(fd)  # nobody sends us descriptors
+        if isinstance(frame, frames.Hello):
+            self.forked(frame.pid, "")
+        event = _EVENTS.get(type(frame))
+        if event is RunnerEvent.HELLO and self.role is Role.ENV:
+            event = RunnerEvent.HELLO_ENV
+        if event is None:
+            if not self._owner.frame(frame):
+                self._violate(f"sent {type(frame).__name__}")
+        elif event is not RunnerEvent.FAILED and RUNNER[self.state][event][1] == ("kill",):
+            self._violate(f"sent {type(frame).__name__} out of turn")
+        else:
+            self.said[type(frame)] = frame
+            self.apply(event)
+
+    def _violate(self, what: str) -> None:
+        self._verdict = self._verdict or ("protocol", f"broke the protocol: {what}, killed")
+        self.apply(RunnerEvent.VIOLATION)
+
+    def _on_close(self, reason: PeerError | None) -> None:
+        if self._exit is not None:
+            self._ended()
+        elif reason is not None:
+            self._violate(str(reason))
+        else:
+            self.apply(RunnerEvent.HANGUP)
+
+    def _on_exit(self, end: Exit) -> None:
+        self._exit = end
+        if self.channel is None or self.channel.closed:
+            self._ended()
+        else:
+            # Its last frames may still be in the channel; the end of the channel comes after them.
+            self._later(LAST_FRAMES_S, self._ended)
+
+    def _ended(self) -> None:
+        end = self._exit
+        if end is not None:
+            bad = RunnerEvent.EXIT_KILLED if end.signal == signal.SIGKILL else RunnerEvent.EXIT_BAD
+            self.apply(RunnerEvent.EXIT_OK if (end.signal, end.code) == (0, 0) else bad)
+
+    # ------------------------------------------------------------ the table's actions
+
+    def _act(self, action: str) -> None:
+        match action:
+            case "watch":
+                self._watch()
+            case "start":
+                self.send(self._start)
+            case "hold":
+                self._shell.deadlines.drop(self)  # what it waits for has its own
+                self._owner.holding(self)
+            case "wire":
+                self._arm(self._building, CONSTRUCT_DEFAULT_S)
+                self.send(*self._order)
+                if self.outbox is not None:
+                    self._word = segment.ProgressWord(self.outbox.fd)
+            case "ready":
+                self._shell.deadlines.drop(self)
+                self._owner.ready(self)
+            case "go":
+                self.send(*self._order)
+                if self._word is not None:
+                    self._shell.deadlines.follow(self, self.limits, self._shell.clock.now())
+            case "drain":
+                self.send(*self._order)
+            case "expect_close":
+                self._arm(Phase.CLOSE, CLOSE_DEFAULT_S)
+            case "expect_exit":
+                now = self._shell.clock.now()
+                self._shell.deadlines.arm(self, self._phase, EXIT_GRACE_S, now)
+            case "dump":
+                # faulthandler writes the stack even while the interpreter's lock is held. One
+                # that is stopped can't; one that hasn't armed it dies of the signal, as well.
+                self._shell.reaper.kill(self.pid, signal.SIGUSR2)
+                self._later(DUMP_S, self.apply, RunnerEvent.OVERDUE)
+            case "kill":
+                self._shell.reaper.kill(self.pid)
+            case "fault":
+                self._owner.faulted(self, self._death())
+            case "leave":
+                self.release()
+                self._owner.left(self)
+            case _:
+                raise NotImplementedError(action)
+
+    def _later(self, delay_s: float, call: Callable[..., None], *args: object) -> None:
+        self._shell.loop.call_later(delay_s, self._shell.guarded(call), *args)
+
+    def _arm(self, phase: Phase, default_s: float) -> None:
+        limit_s = self.limits.get(phase, default_s)
+        self._shell.deadlines.arm(self, phase, limit_s, self._shell.clock.now())
+
+    def _watch(self) -> None:
+        try:
+            self._shell.reaper.watch(self.pid, self._shell.guarded(self._on_exit))
+            self._arm(self._building, CONSTRUCT_DEFAULT_S)
+        except (ChildProcessError, MachineError) as error:
+            self._verdict = ("spawn", f"could not be watched: {error}")
+            self._exit = Exit(0, 255)
+            self._ended()
+
+    def _death(self) -> Death:
+        end = self._exit or Exit(0, -1)
+        phase, seq, address, error = self._phase, -1, "", None
+        if self._word is not None:
+            told = self.word()
+            phase, seq = (told.phase or phase), told.seq
+        if self.outbox is not None and (crash := segment.read_crash(self.outbox.fd)) is not None:
+            phase, seq = (crash.phase or phase), crash.seq
+            address = f"{crash.address:#x}"
+        failed = self.said.get(frames.Failed)
+        kind = "signal" if end.signal else "exit"
+        cause = how_it_ended(end.signal, end.code, in_phase(phase))
+        if self._verdict is not None:
+            kind, cause = self._verdict
+        elif isinstance(failed, frames.Failed):
+            kind, error, seq = "exception", failed.error, failed.seq
+            phase = Phase(failed.phase) if failed.phase in set(Phase) else phase
+            cause = f"raised {error.type} {in_phase(phase)}: {error.message}"
+        elif isinstance(broken := self.said.get(frames.ImportFailed), frames.ImportFailed):
+            kind, error = "import", broken.error
+            cause = f"import of {broken.module} raised {error.type}: {error.message}"
+        limits = self._start.limits if isinstance(self._start, frames.Start) else {}
+        return Death(
+            agent=self.agent,
+            role=self.role,
+            epoch=self.epoch,
+            pid=self.pid,
+            cause=cause,
+            kind=kind,
+            signal=end.signal,
+            exit_code=end.code,
+            phase=phase,
+            seq_last=seq,
+            rss_peak_bytes=end.rss_peak_bytes,
+            memory_limit_bytes=limits.get("memory_mb", 0) << 20,
+            fault_address=address,
+            stderr_tail=self._shell.logs.tail(self._stem, self._stderr_from),
+            error=error,
+        )

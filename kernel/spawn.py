@@ -1,0 +1,175 @@
+"""Zygotes: started by exec, one for each image; they fork all other processes.
+
+One that can't import its image is broken for good; one that dies later is started again, and then
+forks what was asked of it meanwhile. What it executes is a string here: the kernel never imports
+what runs in a runner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from dsec.errors import MachineError
+from dsec.ipc import frames
+from dsec.ipc.frames import AnyFrame, Phase, Role
+from dsec.kernel.machine import RunnerEvent
+from dsec.kernel.protocols import Shell
+from dsec.kernel.report import Death
+from dsec.kernel.runner import Runner
+from dsec.kernel.server import Server
+from dsec.kernel.spec import ImageSpec
+
+MARK = "DSEC_RUN"  # names the run in the environment of all its processes
+FORKS_MAX = 4  # requests that one zygote has at a time; it forks one after the other
+FORK_TIMEOUT_S = 30.0
+_ARGV = ("-m", "dsec.runners.zygote", "--control", "3", "--lifeline", "4")
+_ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+def environment(run: str) -> Mapping[str, str]:
+    """The environment of zygotes: ours, with one thread for each library, a fixed hash seed, and
+    those folders of our import path that a Python of this installation wouldn't search."""
+    own = (f"{sys.prefix}/lib", f"{sys.base_prefix}/lib")
+    paths = [str(Path(p).absolute()) for p in sys.path if p and not p.startswith(own)]
+    paths += filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    changes = {**dict.fromkeys(_ONE_THREAD, "1"), "PYTHONHASHSEED": "0", MARK: run}
+    return {**os.environ, **changes, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+
+
+def exec_zygote(fds: Sequence[int], env: Mapping[str, str]) -> int:
+    """Start a zygote with `fds` (control, lifeline, stdout, stderr) and no others; return its pid.
+
+    Raises:
+        OSError: the system can't.
+    """
+    actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = []
+    actions.append((os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0))
+    for fd in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208
+        # The program around us may have descriptors that an exec would hand on.
+        with contextlib.suppress(OSError):
+            if fd > 2 and os.get_inheritable(fd):
+                actions.append((os.POSIX_SPAWN_CLOSE, fd))
+    with contextlib.ExitStack() as stack:
+        for fd, to in zip(fds, (3, 4, 1, 2), strict=True):
+            # Out of the way of 0 to 4 first, so that no dup2 overwrites the source of another.
+            high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10)
+            stack.callback(os.close, high)
+            actions.append((os.POSIX_SPAWN_DUP2, high, to))
+        argv, ignored = [sys.executable, *_ARGV], signal.valid_signals()
+        return os.posix_spawn(
+            argv[0], argv, env, file_actions=actions, setsigmask=(), setsigdef=ignored
+        )
+
+
+class Zygote(Server):
+    """The zygote of one image.
+
+    Args:
+        on_up: called each time it has imported its image.
+        on_broken: called once, with its last death, when there won't be another try.
+    """
+
+    def __init__(
+        self,
+        shell: Shell,
+        image: ImageSpec,
+        on_up: Callable[[], None],
+        on_broken: Callable[[Zygote, Death], None],
+    ) -> None:
+        super().__init__(shell, f"@zygote.{image.name}")
+        self.image = image
+        self._on_up, self._on_broken = on_up, on_broken
+        self._wanted: deque[Runner] = deque()
+        self._asked: dict[tuple[str, int], Runner] = {}
+
+    def make(self, epoch: int) -> Runner:
+        """Its role is of no matter: nobody but us sees it."""
+        prepare = frames.Prepare(self.image.name, self.image.modules)
+        limits = {Phase.IMPORT: self.image.import_timeout_s}
+        return Runner(
+            self.shell, self, self.name, Role.SML, prepare, limits, epoch, building=Phase.IMPORT
+        )
+
+    def launch(self, runner: Runner) -> None:
+        """Execute it. It says no Hello: what it gets first may be in the channel already."""
+        try:
+            fds = runner.descriptors()
+            try:
+                pid = exec_zygote(fds, self.shell.environment)
+            finally:
+                for fd in fds:
+                    os.close(fd)
+        except (MachineError, OSError) as error:
+            runner.forked(0, f"can't be started: {error}")
+            return
+        runner.forked(pid, "")
+        runner.apply(RunnerEvent.HELLO)
+
+    def serving(self) -> None:
+        """Fork what was asked for meanwhile."""
+        self._on_up()
+        self._pump()
+
+    def ended(self, death: Death | None) -> None:
+        """No more forks: whoever waits for one hears why."""
+        self._pump()
+        if death is not None:
+            self._on_broken(self, death)
+
+    def fork(self, runner: Runner) -> None:
+        """Fork a runner as soon as possible; it is told, whatever happens."""
+        self._wanted.append(runner)
+        self._pump()
+
+    def close(self, reason: str) -> None:
+        """As for every server; and whoever waits for a fork hears of it."""
+        super().close(reason)
+        self._wanted.extend(self._asked.values())
+        self._asked.clear()
+        self._pump()
+
+    def left(self, runner: Runner) -> None:
+        """What it was asked for may or may not exist; a runner that does sees its channel end."""
+        self._wanted.extendleft(reversed(self._asked.values()))
+        self._asked.clear()
+        super().left(runner)
+
+    def frame(self, frame: AnyFrame) -> bool:
+        """Take its answer to a Fork."""
+        if not isinstance(frame, frames.Forked | frames.ForkFailed):
+            return False
+        if runner := self._asked.pop((frame.name, frame.epoch), None):
+            pid, why = (frame.pid, "") if isinstance(frame, frames.Forked) else (0, frame.message)
+            runner.forked(pid, why)
+        self._pump()
+        return True
+
+    def _pump(self) -> None:
+        while self._wanted and (self.over or (self.up and len(self._asked) < FORKS_MAX)):
+            runner = self._wanted.popleft()
+            if self.over or not runner.wanted:
+                runner.forked(0, f"{self.name}: {self.over}" if self.over else "no longer wanted")
+                continue
+            try:
+                fds = runner.descriptors()
+            except (MachineError, OSError) as error:
+                runner.forked(0, f"could not be forked: {error}")
+                continue
+            self._asked[runner.name, runner.epoch] = runner
+            assert self.runner is not None, "who is up has a runner"
+            self.runner.send(frames.Fork(runner.name, runner.epoch, os.getpid()), fds)
+            for fd in fds:
+                os.close(fd)
+        if self.up and self.runner is not None:
+            now = self.shell.clock.now()
+            if self._asked:
+                self.shell.deadlines.arm(self.runner, Phase.IDLE, FORK_TIMEOUT_S, now)
+            else:
+                self.shell.deadlines.drop(self.runner)

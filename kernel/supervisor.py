@@ -1,0 +1,305 @@
+"""The supervisor: the thin shell that runs everything on one loop.
+
+Owns the order of start and stop, the tick, and what a fault of one part means for the whole. It is
+never on the data path and running agents never wait for it. All its methods are for its loop's
+thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from dsec.errors import MachineError
+from dsec.ipc import frames
+from dsec.ipc.frames import ErrorInfo, Phase
+from dsec.kernel import boot, reap, spawn, tree
+from dsec.kernel.agent import Agent
+from dsec.kernel.clock import Clock, MonotonicClock
+from dsec.kernel.logs import Logs
+from dsec.kernel.machine import AgentEvent, AgentState
+from dsec.kernel.protocols import Hooks, Shell
+from dsec.kernel.readiness import Deadlines
+from dsec.kernel.recorder import Recorder
+from dsec.kernel.report import Death, RunReport
+from dsec.kernel.runner import Runner
+from dsec.kernel.server import Server
+from dsec.kernel.spec import ImageSpec, RunSpec
+
+TICK_S = 0.25
+SLOT_S = 2.0  # a slow constructor counts as starting for this long, then others may start, too
+GUARDIAN_GRACE_S = 1.0  # from the guardian's death to the SIGKILL of everything
+CLOSE_MAX_S = 10.0
+LATE_NOTE_S = 1.0
+
+
+class Supervisor:
+    """Runs one RunSpec.
+
+    Args:
+        shared_process: the process has children that are not ours (a supervisor inside somebody's
+            program). It becomes a child subreaper for the time of the run, as runners need it, but
+            nobody else's children are reaped or killed. By default all children are ours.
+
+    Attributes:
+        report: the run as it stands.
+    """
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        hooks: Hooks,
+        *,
+        clock: Clock | None = None,
+        shared_process: bool = False,
+    ) -> None:
+        self.spec, self.hooks = spec, hooks
+        self.reason = ""  # why the run drains
+        self.recorder: Recorder | None = None
+        self.zygotes: dict[str, spawn.Zygote] = {}
+        self.agents = {agent.name: Agent(agent, self) for agent in spec.agents}
+        self.report = RunReport({name: agent.report for name, agent in self.agents.items()})
+        self._clock = clock or MonotonicClock()
+        self._shared, self._guardian = shared_process, boot.guardian_fd()
+        self._over = asyncio.Event()
+        self._error: Exception | None = None
+        self._went_at: float | None = None
+        self._waiting = dict.fromkeys(self.agents)
+        self._starting_max = tree.starting_max(len(os.sched_getaffinity(0)))
+        self._tick: asyncio.TimerHandle | None = None
+
+    async def run(self) -> RunReport:
+        """Run everything to its end, once.
+
+        Raises:
+            LocalError: the spec contradicts itself.
+            MachineError: this system can't have it.
+            Exception: what a hook raised, or a fault of the kernel; all is killed by then.
+        """
+        images = tree.images(self.spec)
+        was_subreaper = reap.set_subreaper(True)
+        lifeline, alive = os.pipe()
+        try:
+            self._begin(images, lifeline)
+            try:
+                await self._over.wait()
+            finally:
+                await self._end()
+        finally:
+            os.close(lifeline)
+            os.close(alive)
+            reap.set_subreaper(was_subreaper or not self._shared)
+        if self._error is not None:
+            raise self._error
+        return self.report
+
+    def request_drain(self, reason: str) -> None:
+        """End every agent at its next boundary, and then the run."""
+        self.report.drained = True
+        self._drain(reason)
+
+    def request_kill(self) -> None:
+        """SIGKILL everything at once. What is in the journal by now is whole."""
+        self.report.drained = True
+        self.reason = self.reason or "killed"
+        recorder, self.recorder = self.recorder, None
+        if recorder is not None:
+            recorder.close(self.reason)
+        self._fence()
+        for zygote in self.zygotes.values():
+            zygote.close(self.reason)
+
+    # ------------------------------------------------------------ what the parts tell
+
+    def changed(self, agent: Agent) -> None:
+        """The agent's reported state is new."""
+        self.hooks.agent(agent.report)
+        self._admit()
+        self.look_over()
+
+    def died(self, death: Death) -> None:
+        """A death is complete."""
+        self.report.deaths.append(death)
+        self.hooks.death(death)
+
+    def faulted(self, agent: Agent, death: Death) -> None:
+        """Judge whether a death is the configuration's fault: what is named doesn't exist, or
+        all agents of a group raise in their constructors. No retry mends that."""
+        error = death.error
+        if error is None or death.kind == "import":
+            return  # what an image means for the run is judged once, in `_broken`
+        group = [each for each in self.agents.values() if each.report.group == agent.report.group]
+        if error.lookup or all(each.deaths and _in_building(each.deaths[0]) for each in group):
+            self.fail("config", death.cause, error, agent.report.group)
+
+    def went(self) -> None:
+        """An agent got its Go."""
+        if self._went_at is None:
+            self._went_at = self._clock.now()
+
+    def fail(self, kind: str, text: str, error: ErrorInfo | None = None, group: str = "") -> None:
+        """The run as a whole has failed: note why, the first time, and drain. A dry run goes on,
+        to find everything that is wrong."""
+        report = self.report
+        if not report.failure:
+            report.failure, report.failure_kind = text, kind
+            report.failure_error, report.failure_group = error, group
+        if not self.spec.dry:
+            self._drain(text)
+
+    def recorder_ended(self, done: frames.RecorderDone | None, death: Death | None) -> None:
+        """The recorder has finished, or won't be started again."""
+        self.recorder = None
+        if death is not None:
+            self.fail("internal", f"the recorder is gone: {death.cause}")
+            self._fence()  # nobody empties the rings, so nobody could drain
+        elif done is not None:
+            self.report.files = done.files
+            if done.message:
+                self.hooks.note("recorder", message=done.message)
+        self.look_over()
+
+    def look_over(self) -> None:
+        """End the run if nothing is left to do."""
+        if any(not agent.ended for agent in self.agents.values()):
+            return
+        if self._went_at is not None and not self.report.seconds:
+            self.report.seconds = self._clock.now() - self._went_at
+        if self.recorder is not None:
+            self.recorder.finish()
+        else:
+            self._over.set()
+
+    # ------------------------------------------------------------ inside
+
+    def _begin(self, images: tuple[ImageSpec, ...], lifeline: int) -> None:
+        loop, name = asyncio.get_running_loop(), uuid.uuid4().hex
+        self.shell = Shell(
+            loop,
+            self._clock,
+            self.hooks,
+            Deadlines(TICK_S),
+            reap.Reaper(loop, f"{spawn.MARK}={name}" if self._shared else ""),
+            Logs(Path(self.spec.run_dir) / "logs", self.spec.log_bytes_max),
+            lifeline,
+            spawn.environment(name),
+            self._guarded,
+        )
+        for image in images:
+            self.zygotes[image.name] = spawn.Zygote(self.shell, image, self._admit, self._broken)
+        for zygote in self.zygotes.values():
+            zygote.start()
+        if tree.has_recorder(self.spec):
+            self.recorder = Recorder(self.shell, self)
+            self.recorder.start()
+        if self._guardian >= 0:
+            loop.add_reader(self._guardian, self._guarded(self._orphaned))
+        self._guarded(self._on_tick)()
+        self.look_over()
+
+    async def _end(self) -> None:
+        if self._tick is not None:
+            self._tick.cancel()
+        if self._guardian >= 0:
+            self.shell.loop.remove_reader(self._guardian)
+        servers: list[Server] = [*self.zygotes.values()]
+        if self.recorder is not None:
+            servers.append(self.recorder)
+        for server in servers:
+            server.close("the run is over")
+        reaper, until = self.shell.reaper, self._clock.now() + CLOSE_MAX_S
+        while reaper.kill_all():
+            if self._clock.now() > until:
+                self.hooks.note("left_behind", processes=reaper.left())
+                break
+            await asyncio.sleep(0.01)
+            reaper.sweep()
+        for agent in self.agents.values():
+            agent.release()
+        for server in servers:
+            server.release()
+
+    def _guarded(self, call: Callable[..., None]) -> Callable[..., None]:
+        def guarded(*args: object) -> None:
+            try:
+                call(*args)
+            except MachineError as error:
+                self.shell.loop.call_soon(self._guarded(self.fail), "machine", str(error))
+            except Exception as error:
+                self._error = self._error or error
+                self._over.set()
+
+        return guarded
+
+    def _on_tick(self) -> None:
+        self._tick = self.shell.loop.call_later(TICK_S, self._guarded(self._on_tick))
+        now, deadlines = self._clock.now(), self.shell.deadlines
+        if (late := deadlines.lateness.tick(now)) > LATE_NOTE_S:
+            self.hooks.note("late_tick", seconds=late)
+        for key, followed in deadlines.due(now):
+            word = key.word() if followed and isinstance(key, Runner) else None
+            verdict = deadlines.judge(key, now, word)
+            if verdict is not None:
+                key.late(verdict)
+        self.shell.reaper.sweep()
+        self.shell.logs.rotate()
+        if self.recorder is not None:
+            self.recorder.tick(any(agent.awaits_recorder for agent in self.agents.values()))
+        self._admit()
+
+    def _admit(self) -> None:
+        """Start agents whose images are warm, as long as not too many are starting."""
+        if not self._waiting:
+            return
+        since = self._clock.now() - SLOT_S
+        starting = (AgentState.STARTING, AgentState.WIRING)
+        slots = self._starting_max - sum(
+            agent.state in starting and agent.started_at > since for agent in self.agents.values()
+        )
+        for name in list(self._waiting):
+            agent = self.agents[name]
+            if slots > 0 and all(self.zygotes[i].up for i in tree.images_of(agent.spec)):
+                slots -= 1
+                del self._waiting[name]
+                agent.apply(AgentEvent.ADMIT)
+
+    def _broken(self, zygote: spawn.Zygote, death: Death) -> None:
+        """An image can't be had (any more): nobody can start who needs it."""
+        cause = f"image {zygote.image.name}: {death.cause}"
+        needing = [a for a in self.agents.values() if zygote.image.name in tree.images_of(a.spec)]
+        for agent in needing:
+            if agent.state is AgentState.WAITING:
+                self._waiting.pop(agent.name, None)
+                role = min(r.role for r in agent.spec.runners if r.image == zygote.image.name)
+                kind = death.kind if death.kind == "spawn" else "import"
+                agent.fail(replace(death, agent=agent.name, role=role, cause=cause, kind=kind))
+        if not zygote.was_up:
+            kind = "machine" if death.kind == "spawn" else "config"
+            error = death.error or ErrorInfo(death.signal_name or death.kind, cause)
+            self.fail(kind, cause, error, needing[0].report.group if needing else "")
+
+    def _drain(self, reason: str) -> None:
+        self.reason = self.reason or reason
+        self._waiting.clear()
+        for agent in self.agents.values():
+            agent.apply(AgentEvent.DRAIN)
+        self.look_over()
+
+    def _fence(self) -> None:
+        self._waiting.clear()
+        for agent in self.agents.values():
+            agent.apply(AgentEvent.FENCE)
+        self.look_over()
+
+    def _orphaned(self) -> None:
+        self.shell.loop.remove_reader(self._guardian)
+        self.request_drain("the guardian died")
+        self.shell.loop.call_later(GUARDIAN_GRACE_S, self._guarded(self.request_kill))
+
+
+def _in_building(death: Death) -> bool:
+    return death.kind == "exception" and death.phase in (Phase.IMPORT, Phase.CONSTRUCT)
