@@ -149,16 +149,20 @@ def _guarded(make: Callable[[], _T], otherwise: _T) -> _T:
 def _format(error: BaseException) -> str:
     """The traceback from the first frame outside this package on: where user code began."""
     try:
-        lines = traceback.format_exception(type(error), error, _users_part(error.__traceback__))
+        frames = _users_part(error.__traceback__)
+        if frames is None and not isinstance(error, SyntaxError):
+            frames = error.__traceback__  # it is all ours, or the compiler's
+        lines = traceback.format_exception(type(error), error, frames)
         return clean("".join(lines), TRACEBACK_CHARS_MAX)
     except BaseException:
         return ""
 
 
 def _users_part(frames: TracebackType | None) -> TracebackType | None:
+    """The traceback from the first frame that is not machinery; None if all are."""
     position = frames
     while position is not None:
         if not position.tb_frame.f_code.co_filename.startswith(_MACHINERY):
             return position
         position = position.tb_next
-    return frames
+    return None

@@ -37,7 +37,7 @@ have taken the signal for itself. A power of two."""
 FrameT = TypeVar("FrameT", bound=Frame)
 
 
-class DrainedEarly(Exception):  # noqa: N818  (it is no error)
+class DrainedEarly(Exception):
     """Drain came before Go: there is nothing to serve, only to close."""
 
 

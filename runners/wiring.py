@@ -1,6 +1,7 @@
 """The segments of one agent, attached: my outbox, the others' outboxes, and who holds back whom.
 
 The table below is the agent's wiring. It knows role numbers and nothing of what the records say.
+Gymnasium is only imported when there are spaces to rebuild: every zygote loads this file.
 """
 
 from __future__ import annotations
@@ -8,14 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from gymnasium import Space
+from typing import TYPE_CHECKING, Any
 
 from dsec.errors import FrameError
 from dsec.ipc.frames import Role, Wire
-from dsec.ipc.layout import decode_spaces
 from dsec.ipc.ring import Outbox, Peer, Reader
+
+if TYPE_CHECKING:
+    from gymnasium import Space
 
 READS = {
     Role.ENV: (Role.POLICY,),
@@ -70,6 +71,8 @@ def connect(role: Role, wire: Wire, fds: Sequence[int]) -> Wiring:
         PeerError: a segment or the spaces are not what they should be.
         MachineError: there is no memory to map them.
     """
+    from dsec.ipc.layout import decode_spaces
+
     try:
         if any(not 0 <= segment.fd < len(fds) for segment in wire.segments):
             raise FrameError(f"Wire with {len(wire.segments)} segments and {len(fds)} descriptors")
