@@ -18,7 +18,7 @@ from gymnasium.envs.registration import parse_env_id
 
 from dsec.ipc.frames import EnvSettings, Phase
 from dsec.runners import seeds
-from dsec.runners.failure import UserCodeError, describe, shown
+from dsec.runners.failure import UserCodeError, describe, kind_of, shown
 from dsec.runners.lookup import did_you_mean, import_module, resolve
 from dsec.runners.loop import Session
 from dsec.runners.wiring import Wiring
@@ -66,7 +66,7 @@ def _check_id(name: str, where: str) -> None:
     try:
         namespace, base, version = parse_env_id(name)
     except gymnasium.error.Error:
-        message = f'"{name}" is no environment id such as CartPole-v1{did_you_mean(name, registry)}'
+        message = f'"{name}" is no valid environment id{did_you_mean(name, registry)}'
         raise UserCodeError(message, where=where, lookup=True) from None
     versions = {
         spec.version or 0: spec.id
@@ -91,7 +91,7 @@ def _from_entry(settings: EnvSettings) -> AnyEnv:
     where = "env.entry"
     make = resolve(settings.entry, where)
     if not callable(make):
-        message = f'"{settings.entry}" is a {_kind(make)}, not a class or function'
+        message = f'"{settings.entry}" is {kind_of(make)}, not a class or function'
         raise UserCodeError(message, where=where, lookup=True)
     return _checked(make(**settings.kwargs), f'"{settings.entry}" returned', where)
 
@@ -103,7 +103,7 @@ def _wrap(env: AnyEnv, wrapper: Mapping[str, Any], where: str) -> AnyEnv:
         raise UserCodeError(message, where=where, lookup=True)
     make = _find_wrapper(entry, f"{where}.entry")
     if not callable(make):
-        message = f'"{entry}" is a {_kind(make)}, not a class or function'
+        message = f'"{entry}" is {kind_of(make)}, not a class or function'
         raise UserCodeError(message, where=f"{where}.entry", lookup=True)
     try:
         wrapped = make(env, **(wrapper.get("kwargs") or {}))
@@ -130,11 +130,11 @@ def _checked(env: Any, subject: str, where: str) -> AnyEnv:
         message = f"{subject} a vector environment; name the single one and set env.num_envs"
     elif hasattr(env, "step") and hasattr(env, "reset"):
         message = (
-            f"{subject} a {_kind(env)}, which has step and reset but is not a gymnasium.Env;"
+            f"{subject} {kind_of(env)}, which has step and reset but is not a gymnasium.Env;"
             " derive its class from gymnasium.Env"
         )
     else:
-        message = f"{subject} a {_kind(env)}, not a gymnasium.Env"
+        message = f"{subject} {kind_of(env)}, not a gymnasium.Env"
     raise UserCodeError(message, where=where, lookup=True)
 
 
@@ -155,7 +155,7 @@ def make_actor(session: Session, wiring: Wiring, kind: str, method: str) -> Any:
     make = resolve(start.entry, where)
     session.reseed()
     if not callable(make):
-        message = f'"{start.entry}" is a {_kind(make)}, not a class'
+        message = f'"{start.entry}" is {kind_of(make)}, not a class'
         raise UserCodeError(message, where=where, lookup=True)
     given = {
         "observation_space": wiring.observation_space,
@@ -178,7 +178,7 @@ def make_actor(session: Session, wiring: Wiring, kind: str, method: str) -> Any:
     session.reseed()
     if not callable(getattr(actor, method, None)):
         hint = did_you_mean(method, (name for name in dir(actor) if not name.startswith("_")))
-        message = f'"{start.entry}" makes a {_kind(actor)}, which has no method {method}(){hint}'
+        message = f'"{start.entry}" makes {kind_of(actor)}, which has no method {method}(){hint}'
         raise UserCodeError(message, where=where, lookup=True)
     return actor
 
@@ -203,7 +203,3 @@ def finish_actor(actor: Any) -> dict[str, float]:
     if close is not None:
         close()
     return metrics
-
-
-def _kind(value: Any) -> str:
-    return type(value).__qualname__

@@ -104,11 +104,17 @@ def clean(text: str, chars_max: int) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
+def kind_of(value: object) -> str:
+    """`an int` for 3, to go on with in a sentence."""
+    name = type(value).__qualname__
+    return f"an {name}" if name[0] in "aeiouAEIOU" else f"a {name}"
+
+
 def shown(value: object) -> str:
     """A value as an error message shows it: itself if that is short, else what it is."""
     if isinstance(value, tuple):
         return f"a tuple of {len(value)} values"
-    kind = f"a {type(value).__qualname__}"
+    kind = kind_of(value)
     text = _guarded(lambda: repr(value), kind)
     return text if len(text) <= SHOWN_CHARS_MAX else kind
 
