@@ -31,7 +31,8 @@ int dsec_tail(dsec_reader *r, uint64_t position, uint64_t *tail)
     return DSEC_OK;
 }
 
-/* The record at `position`, which is below the (checked) tail: validate its header. */
+/* The record at `position`, which is below the (checked) tail: validate its header. `out`
+ * is only written where all is well. */
 int dsec_look(dsec_reader *r, uint64_t position, uint64_t tail, dsec_record *out)
 {
     uint64_t at = position & (r->peer->capacity - 1);
@@ -46,18 +47,20 @@ int dsec_look(dsec_reader *r, uint64_t position, uint64_t tail, dsec_record *out
     if (word[3] >> 32 != DSEC_RECORD_MARK)
         return dsec_corrupt(&r->fault, DSEC_BAD_MARK, role, position, word[3] >> 32,
                             DSEC_RECORD_MARK);
-    out->nbytes = (uint32_t)word[2];
-    uint64_t stride = dsec_stride(out->nbytes);
+    uint32_t nbytes = (uint32_t)word[2];
+    uint64_t stride = dsec_stride(nbytes);
     if (stride > ahead || stride > r->peer->capacity / 2)
-        return dsec_corrupt(&r->fault, DSEC_BAD_LENGTH, role, position, out->nbytes, ahead);
-    out->kind = (uint16_t)word[3];
-    if (out->kind == 0 || out->kind > DSEC_KIND_MAX)
-        return dsec_corrupt(&r->fault, DSEC_BAD_KIND, role, position, out->kind, DSEC_KIND_MAX);
-    out->flags = (uint16_t)(word[3] >> 16);
-    out->epoch = (uint32_t)(word[2] >> 32);
-    out->seq = word[1];
-    out->stride = (uint32_t)stride;
-    out->offset = at + DSEC_HEAD;
+        return dsec_corrupt(&r->fault, DSEC_BAD_LENGTH, role, position, nbytes, ahead);
+    uint16_t kind = (uint16_t)word[3];
+    if (kind == 0 || kind > DSEC_KIND_MAX)
+        return dsec_corrupt(&r->fault, DSEC_BAD_KIND, role, position, kind, DSEC_KIND_MAX);
+    *out = (dsec_record){.seq = word[1],
+                         .offset = at + DSEC_HEAD,
+                         .nbytes = nbytes,
+                         .epoch = (uint32_t)(word[2] >> 32),
+                         .kind = kind,
+                         .flags = (uint16_t)(word[3] >> 16),
+                         .stride = (uint32_t)stride};
     return DSEC_OK;
 }
 

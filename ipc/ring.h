@@ -22,6 +22,7 @@ _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "64-bit atomics must be lock-free to
 
 #define DSEC_MAGIC 0x31474e4952534453ull /* "SDSRING1" in memory */
 #define DSEC_VERSION 1u
+#define DSEC_CAPACITY_MAX (1ull << 32) /* so that half a ring fits a record's 32-bit stride */
 #define DSEC_AWAKE UINT64_MAX
 #define DSEC_NONE UINT64_MAX
 #define DSEC_ALL_BITS 0xffffffffu

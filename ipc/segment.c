@@ -12,7 +12,7 @@ static int good_capacity(uint64_t capacity)
 {
     if (capacity == 0)
         return 1;
-    return capacity >= DSEC_CAPACITY_MIN && capacity <= 1ull << 40 && !(capacity & (capacity - 1));
+    return capacity >= DSEC_CAPACITY_MIN && capacity <= DSEC_CAPACITY_MAX && !(capacity & (capacity - 1));
 }
 
 /* Write a fresh header page. `start` is the position at which this ring, and every ring that the

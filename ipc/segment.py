@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 HEADER_BYTES = lib.DSEC_PAGE
 CAPACITY_MIN = lib.DSEC_CAPACITY_MIN
+CAPACITY_MAX = 1 << 32
 GROUP_ROLE = lib.DSEC_GROUP_ROLE
 
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -64,7 +65,7 @@ def create(name: str, role: int, data_bytes: int, *, epoch: int, start: int = 0)
     Args:
         name: shown in /proc/<pid>/maps; needs not be unique.
         role: the role that will write it.
-        data_bytes: capacity of the ring: a power of two, at least 4096; 0 for a role that only
+        data_bytes: capacity of the ring: a power of two from 4096 to 2**32; 0 for a role that only
             reads.
         epoch: written into each record by default.
         start: position at which this role's ring, and all rings that it will read, begin. Tests
@@ -74,8 +75,9 @@ def create(name: str, role: int, data_bytes: int, *, epoch: int, start: int = 0)
         LocalError: data_bytes or start is out of range.
         MachineError: no memory or no descriptor; says how much is needed and what to do.
     """
-    if data_bytes and (data_bytes < CAPACITY_MIN or data_bytes & (data_bytes - 1)):
-        raise LocalError(f"a ring of {data_bytes} bytes: it takes a power of two >= {CAPACITY_MIN}")
+    good = CAPACITY_MIN <= data_bytes <= CAPACITY_MAX and not data_bytes & (data_bytes - 1)
+    if data_bytes and not good:
+        raise LocalError(f"a ring of {data_bytes} bytes: it takes a power of two, 4 KiB to 4 GiB")
     size = HEADER_BYTES + data_bytes
     fd = _reserve(name, size)
     try:
