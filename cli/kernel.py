@@ -1,8 +1,8 @@
 """`dsec-kernel`: run, validate, schema. Parses what is typed; everything else is dsec.engine's.
 
 Nothing heavy is imported before it is known what to do, so that `--help` and shell completion are
-quick; and nothing at all but this file in the guardian, the process that waits for the supervisor
-and cleans up after it.
+quick. What a command does, it does in the supervisor, the child that `engine.guard` makes; this
+process is the guardian, which waits for it and cleans up after it.
 """
 
 from __future__ import annotations

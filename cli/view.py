@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from dsec.engine import Death, Snapshot
 
-LIVE_INTERVAL_S = 0.25
+LIVE_INTERVAL_S = 0.5
 PLAIN_INTERVAL_S = 5.0
 
 
@@ -67,10 +67,7 @@ class TerminalView:
             self._out.line(line)
 
     def death(self, death: Death, advice: str) -> None:
-        """Print the whole story; a runner that only followed its agent's death gets a log line."""
-        if death.kind == "peer":
-            self._logger.debug("fenced", agent=death.agent, role=death.role.name.lower())
-            return
+        """Print the whole story."""
         for line in render.death_lines(death, advice):
             self._errors.write(line + "\n")
         self._errors.flush()

@@ -28,7 +28,7 @@ FREE_BYTES_MIN = 16 * 1024 * 1024
 LOCK_FILE = "lock"
 # Any of these says that a run has been here. The lock alone does not: it may have ended before it
 # began, and may begin again.
-TRACES = ("kernel.json", "summary.json", "config.yaml", "journal.dsj", "logs")
+TRACES = ("kernel.json", "summary.json", "config.yaml", "journal.dsj", "recording", "logs")
 
 
 class RunDir:

@@ -17,15 +17,14 @@ from dsec.ipc.frames import ErrorInfo, Phase
 from dsec.kernel.report import Death, RunReport
 
 _PART = re.compile(r"\[(\d+)\]|([^.\[\]]+)")
-_EARLY = (Phase.IDLE, Phase.IMPORT, Phase.CONSTRUCT)
 
 
 def config_problems(loaded: Loaded, report: RunReport, *, dry: bool) -> list[Diagnostic]:
     """The mistakes in the configuration that this run brought to light, in file order.
 
-    A name that leads nowhere always is one. An object that can't be constructed is one in a dry
-    run, and in a real one if no agent got as far as a step: it may well have worked for others,
-    or once, and then it is that agent's death.
+    A name that leads nowhere and a module that can't be imported always are mistakes. An object
+    that can't be constructed is one in a dry run, and in a real one if no agent got as far as a
+    step: it may well have worked for others, and then it is that agent's death.
 
     Args:
         loaded: the configuration.
@@ -35,15 +34,10 @@ def config_problems(loaded: Loaded, report: RunReport, *, dry: bool) -> list[Dia
     found: list[Diagnostic] = []
     if report.failure_kind == "config":
         found.append(_of_failure(loaded, report))
-    never_began = dry or all(agent.steps == 0 for agent in report.agents.values())
+    began = any(agent.steps for agent in report.agents.values())
     groups = {agent.name: agent.group for agent in report.agents.values()}
     for death in report.deaths:
-        if death.kind == "peer":
-            continue
-        error = death.error
-        lookup = error is not None and error.lookup
-        in_constructor = death.phase in _EARLY and (dry or bool(error and error.where))
-        if lookup or (never_began and in_constructor):
+        if always_a_mistake(death) or (not began and may_be_a_mistake(death, dry=dry)):
             found.append(_of_death(loaded, groups.get(death.agent, ""), death))
     unique: dict[tuple[str, str], Diagnostic] = {}
     for problem in found:
@@ -51,14 +45,50 @@ def config_problems(loaded: Loaded, report: RunReport, *, dry: bool) -> list[Dia
     return sorted(unique.values(), key=lambda p: (p.line == 0, p.line, p.column))
 
 
+def always_a_mistake(death: Death) -> bool:
+    """Whether the death shows a mistake in the configuration, whatever else happened."""
+    return death.kind == "import" or (death.error is not None and death.error.lookup)
+
+
+def may_be_a_mistake(death: Death, *, dry: bool) -> bool:
+    """Whether the death shows one unless some agent steps."""
+    if death.phase not in (Phase.IDLE, Phase.IMPORT, Phase.CONSTRUCT) or death.kind == "spawn":
+        return False
+    return dry or (death.error is not None and bool(death.error.where))
+
+
 def _of_failure(loaded: Loaded, report: RunReport) -> Diagnostic:
     error = report.failure_error
-    path = _group_path(loaded, report.failure_group)
+    group = _group_path(loaded, report.failure_group)
     if error is None:
-        return loaded.diagnostic(_image_path(loaded, report.failure) or path, report.failure)
+        return loaded.diagnostic(group, report.failure)
     if not error.where:
-        path = _image_path(loaded, report.failure) or path
-    return _diagnostic(loaded, (*path, *parts(error.where)), error)
+        path = _image_path(loaded, report.failure) or group
+        return _diagnostic(loaded, path, error, "can't be imported: ")
+    return _diagnostic(loaded, (*group, *parts(error.where)), error)
+
+
+def _of_death(loaded: Loaded, group: str, death: Death) -> Diagnostic:
+    path = _group_path(loaded, group)
+    if death.kind == "import":
+        path = _image_path(loaded, death.cause) or path
+        if death.error is None:
+            return loaded.diagnostic(path, f"can't be imported: {death.cause}", death.stderr_tail)
+        return _diagnostic(loaded, path, death.error, "can't be imported: ")
+    if death.error is None:
+        role: KeyPath = (death.role.name.lower(),)
+        return loaded.diagnostic((*path, *role), death.cause, death.stderr_tail)
+    return _diagnostic(loaded, (*path, *parts(death.error.where)), death.error)
+
+
+def _diagnostic(
+    loaded: Loaded, path: KeyPath, error: ErrorInfo, said: str = "can't be constructed: "
+) -> Diagnostic:
+    if error.lookup:
+        return loaded.diagnostic(path, error.message)
+    if not said.startswith("can't be imported"):
+        said += f"{error.type}: "
+    return loaded.diagnostic(path, said + error.message, error.traceback.strip("\n"))
 
 
 def _image_path(loaded: Loaded, failure: str) -> KeyPath | None:
@@ -76,22 +106,6 @@ def _image_path(loaded: Loaded, failure: str) -> KeyPath | None:
         if path is not None:
             return path
     return None
-
-
-def _of_death(loaded: Loaded, group: str, death: Death) -> Diagnostic:
-    path = _group_path(loaded, group)
-    if death.error is None:
-        role: KeyPath = (death.role.name.lower(),)
-        tail = death.stderr_tail
-        return loaded.diagnostic((*path, *role), death.cause, tail)
-    return _diagnostic(loaded, (*path, *parts(death.error.where)), death.error)
-
-
-def _diagnostic(loaded: Loaded, path: KeyPath, error: ErrorInfo) -> Diagnostic:
-    if error.lookup:
-        return loaded.diagnostic(path, error.message)
-    message = f"can't be constructed: {error.type}: {error.message}"
-    return loaded.diagnostic(path, message.strip().rstrip(":"), error.traceback.strip("\n"))
 
 
 def _group_path(loaded: Loaded, group: str) -> KeyPath:

@@ -10,7 +10,6 @@ from collections import Counter, deque
 from dataclasses import dataclass
 
 from dsec.engine.plan import Quota
-from dsec.engine.summary import deaths
 from dsec.kernel.report import AgentReport, RunReport
 
 WINDOW_S = 5.0
@@ -83,7 +82,7 @@ class Meter:
             states=Counter(agent.state for agent in agents),
             steps=steps,
             episodes=episodes,
-            deaths=deaths(report),
+            deaths=len(report.deaths),
             steps_quota=self._steps_quota,
             episodes_quota=self._episodes_quota,
             steps_per_s=steps_per_s,

@@ -23,7 +23,7 @@ from dsec import __version__, rundir
 from dsec.config import Loaded, Override, dump, load
 from dsec.engine import preflight
 from dsec.engine.advice import advice
-from dsec.engine.diagnose import config_problems
+from dsec.engine.diagnose import always_a_mistake, config_problems, may_be_a_mistake
 from dsec.engine.plan import make_spec, quotas
 from dsec.engine.progress import Meter, Snapshot
 from dsec.engine.summary import Exit, details, exit_code, totals
@@ -140,16 +140,17 @@ def _run(options: RunOptions, view: View, claimed: list[rundir.RunDir]) -> Outco
     view.begin(str(directory.path), len(spec.agents), seed)
     report = _supervise(spec, view, Meter(shares, time.monotonic()))
     problems = config_problems(loaded, report, dry=False)
-    if problems:
+    if problems and not any(agent.steps for agent in report.agents.values()):
         directory.discard()
         return _failed(ConfigError(problems), None)
     numbers = totals(report, str(directory.path))
-    code = exit_code(report)
+    code = Exit.CONFIG if problems else exit_code(report)
     directory.write_json(
         "summary.json",
         {**numbers, "exit_code": int(code), "failure": report.failure, **details(report)},
     )
-    return Outcome(code, numbers, _failure(report, code), report)
+    error = ConfigError(problems) if problems else _failure(report, code)
+    return Outcome(code, numbers, error, report)
 
 
 def validate(config: Path, overrides: Sequence[Override], scratch: Path, view: View) -> Outcome:
@@ -207,18 +208,19 @@ def _supervise(spec: RunSpec, view: View, meter: Meter | None) -> RunReport:
     async def main() -> RunReport:
         from dsec.kernel.supervisor import Supervisor
 
-        hooks = _make_hooks(view)
+        hooks = _make_hooks(view, spec.dry)
         supervisor = Supervisor(spec, hooks)
-        stop = _StopSignals(supervisor, view)
-        stop.install(asyncio.get_running_loop())
+        stop = _StopSignals(supervisor, view, asyncio.get_running_loop())
+        stop.install()
         shown = asyncio.ensure_future(_show(supervisor, view, meter)) if meter else None
         try:
             report = await supervisor.run()
         finally:
-            stop.remove(asyncio.get_running_loop())
+            stop.remove()
             if shown is not None:
                 shown.cancel()
                 await asyncio.gather(shown, return_exceptions=True)
+        hooks.end(report)
         if meter is not None:
             view.snapshot(meter.read(report, time.monotonic()))
         return report
@@ -234,47 +236,73 @@ async def _show(supervisor: Supervisor, view: View, meter: Meter) -> None:
 
 @dataclass(slots=True)
 class _StopSignals:
-    """The first SIGINT or SIGTERM drains, the second kills."""
+    """The first SIGINT, SIGTERM or SIGHUP drains, the second kills; SIGQUIT kills at once."""
 
     supervisor: Supervisor
     view: View
-    seen: list[int] = field(default_factory=list)
+    loop: asyncio.AbstractEventLoop
+    seen: int = 0
+    numbers: list[int] = field(default_factory=list)
 
-    def install(self, loop: asyncio.AbstractEventLoop) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self.arrived, number)
+    def install(self) -> None:
+        self.numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+            self.numbers.append(signal.SIGHUP)
+        for number in self.numbers:
+            self.loop.add_signal_handler(number, self.arrived, number)
 
-    def remove(self, loop: asyncio.AbstractEventLoop) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
+    def remove(self) -> None:
+        for number in self.numbers:
+            self.loop.remove_signal_handler(number)
             # Whoever presses Ctrl-C now is too late to stop the run, but not to lose its summary.
             signal.signal(number, signal.SIG_IGN)
 
     def arrived(self, number: int) -> None:
-        self.seen.append(number)
+        self.seen += 1
         name = signal.Signals(number).name
-        if len(self.seen) == 1:
+        if self.seen == 1 and number != signal.SIGQUIT:
             self.view.log("warning", f"{name}: ending at the next boundary; once more to kill")
             self.supervisor.request_drain(name)
-        elif len(self.seen) == 2:
-            self.view.log("warning", f"{name} again: killing all runners")
+        elif self.seen <= 2:
+            self.view.log("warning", f"{name}: killing all runners")
             self.supervisor.request_kill()
 
 
-def _make_hooks(view: View) -> Any:
+def _make_hooks(view: View, dry: bool) -> Any:
     from dsec.kernel.protocols import Hooks
 
     class ViewHooks(Hooks):
-        """Passes what the kernel tells on to the view."""
+        """Passes what the kernel tells on to the view.
+
+        Deaths that will turn out to be mistakes in the configuration are not told as deaths; those
+        of which that is open yet are told as soon as some agent steps, or at the end.
+        """
+
+        def __init__(self) -> None:
+            self._held: list[Death] = []
 
         def agent(self, report: AgentReport) -> None:
             view.log("debug", "agent", name=report.name, state=report.state)
 
         def death(self, death: Death) -> None:
-            view.death(death, advice(death))
+            if may_be_a_mistake(death, dry=dry):
+                self._held.append(death)
+            elif not always_a_mistake(death):
+                view.death(death, advice(death))
 
         def progress(self, report: RunReport) -> None:
-            """The view looks at the report when it wants to."""
+            if self._held and any(agent.steps for agent in report.agents.values()):
+                self._tell_held()
+
+        def end(self, report: RunReport) -> None:
+            """The run is over and judged."""
+            self.progress(report)
+
+        def _tell_held(self) -> None:
+            for death in self._held:
+                if not always_a_mistake(death):
+                    view.death(death, advice(death))
+            self._held.clear()
 
         def disk(self, message: str) -> None:
             if message:

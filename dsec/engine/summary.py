@@ -36,11 +36,6 @@ def exit_code(report: RunReport) -> Exit:
     return Exit.DONE
 
 
-def deaths(report: RunReport) -> int:
-    """Deaths with a cause of their own; a runner that was fenced with its agent has none."""
-    return sum(death.kind != "peer" for death in report.deaths)
-
-
 def totals(report: RunReport | None, run_dir: str | None) -> dict[str, Any]:
     """The run as one flat object; `report` is None where no run came about."""
     agents = list(report.agents.values()) if report is not None else []
@@ -56,7 +51,7 @@ def totals(report: RunReport | None, run_dir: str | None) -> dict[str, Any]:
         "steps_per_s": _number(steps / seconds) if seconds > 0 else None,
         "episodes_per_s": _number(episodes / seconds) if seconds > 0 else None,
         "mean_return": _number(returned / episodes) if episodes else None,
-        "deaths": deaths(report) if report is not None else 0,
+        "deaths": len(report.deaths) if report is not None else 0,
         "failovers": 0,
         "failover_ms": {"p50": None, "p99": None},
         "lost": sum(agent.lost for agent in agents),

@@ -100,28 +100,28 @@ def test_one_that_raises_while_others_step_is_a_death_and_no_mistake(tmp_path: P
 
 def test_a_dry_run_reports_every_end(tmp_path: Path) -> None:
     crash = death("b", None, kind="signal", cause="killed by SIGSEGV in construct")
-    peer = death("b", None, kind="peer", role=Role.POLICY)
-    assert lines(tmp_path, report([crash, peer]), dry=True) == [
+    assert lines(tmp_path, report([crash]), dry=True) == [
         "config.yaml:9:5: agents[1].env: killed by SIGSEGV in construct"
     ]
 
 
 def test_an_image_that_cannot_be_imported_leads_to_its_entry(tmp_path: Path) -> None:
-    error = ErrorInfo("UserCodeError", 'no module "my_policies"', lookup=True)
-    failed = report(
-        [],
-        failure="image my_policies: import of my_policies: UserCodeError: no module",
-        failure_kind="config",
-        failure_error=error,
-    )
+    error = ErrorInfo("LookupError", 'no module "my_policies"', lookup=True)
+    cause = "image my_policies: import of my_policies raised LookupError: no module"
+    deaths = [
+        death(f"a-00{n}", error, kind="import", cause=cause, phase=Phase.IMPORT) for n in range(3)
+    ]
+    failed = report(deaths, failure=cause, failure_kind="config", failure_error=error)
     assert lines(tmp_path, failed) == [
         'config.yaml:7:14: agents[0].policy.entry: no module "my_policies"'
     ]
-    killed = report(
-        [],
-        failure="the zygote of image my_policies was killed by SIGSEGV while it imported numpy",
-        failure_kind="config",
-    )
-    assert lines(tmp_path, killed)[0].startswith(
-        "config.yaml:7:14: agents[0].policy.entry: the zyg"
-    )
+
+
+def test_an_import_that_kills_leads_to_its_entry_too(tmp_path: Path) -> None:
+    cause = "image my_policies: killed by SIGSEGV in import"
+    died = death("a-000", None, kind="import", cause=cause, phase=Phase.IMPORT, signal=11)
+    error = ErrorInfo("SIGSEGV", cause)
+    failed = report([died], failure=cause, failure_kind="config", failure_error=error)
+    assert lines(tmp_path, failed) == [
+        f"config.yaml:7:14: agents[0].policy.entry: can't be imported: {cause}"
+    ]

@@ -70,11 +70,6 @@ def test_numbers_that_do_not_exist_are_null() -> None:
     json.dumps({**numbers, **details(one)}, allow_nan=False)
 
 
-def test_runners_fenced_with_their_agent_are_no_deaths_of_their_own() -> None:
-    deaths = [death(), death(kind="peer", role=Role.POLICY), death(kind="peer", role=Role.REWARD)]
-    assert totals(report(deaths=deaths), None)["deaths"] == 1
-
-
 @pytest.mark.parametrize(
     ("state", "changes", "code"),
     [
@@ -145,7 +140,6 @@ def test_episodes_can_bound_a_run_too() -> None:
             "raise limits.memory_mb",
         ),
         ({"kind": "protocol"}, "that are not its own"),
-        ({"kind": "peer"}, ""),
     ],
 )
 def test_every_death_has_its_advice(changes: dict[str, object], words: str) -> None:
