@@ -8,12 +8,12 @@ for rewards, and they are made in batches, so that this process sleeps most of t
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dsec.errors import RingInterrupted, RingTimeout
+from dsec.errors import PeerError, RingInterrupted, RingTimeout
 from dsec.ipc.frames import Go, Phase, Role
 from dsec.ipc.layout import RewardRecord
 from dsec.ipc.ring import FLAG_BOUNDARY, FLAG_END, KIND_ACTION, KIND_OBS, KIND_REWARD
@@ -129,13 +129,14 @@ class RewardWorker:
             flags = reader.flags
             if seq > 0:
                 last = seq - 1
+                if not next_action():
+                    raise _no_action(last)
                 if (
-                    not next_action()
-                    or action_reader.seq != last
+                    action_reader.seq != last
                     or action_reader.kind != KIND_ACTION
                     or action_reader.nbytes != action_bytes
                 ):
-                    self._refuse_action(last)
+                    actions.check(last)
                 try:
                     row = claim(nbytes, RING_SLICE_S) >> GRAIN_BITS
                 except (RingTimeout, RingInterrupted):
@@ -159,7 +160,7 @@ class RewardWorker:
         if seq > 0:
             last = seq - 1
             if not self._actions.reader.try_next():
-                self._refuse_action(last)
+                raise _no_action(last)
             action = self._actions.action(self._actions.check(last))
             transition = env.transition(row, self._obs_before, action, None)
             self._outbox.enter(Phase.REWARD, last)
@@ -176,13 +177,10 @@ class RewardWorker:
         self._expected = seq + 1
         return bool(flags & FLAG_END)
 
-    def _refuse_action(self, seq: int) -> NoReturn:
-        """Raise the PeerError for an action that is not `seq`, which must be there: the
-        observation after it is."""
-        reader = self._actions.reader
-        if reader.seq == seq:
-            self._actions.check(seq)
-        raise peers_fault(Role.POLICY, f"observation {seq + 1} is there and action {seq} isn't")
+
+def _no_action(seq: int) -> PeerError:
+    """The observation after action `seq` is there, so that must be, too."""
+    return peers_fault(Role.POLICY, f"observation {seq + 1} is there and action {seq} isn't")
 
 
 def as_rewards(value: Any, n: int) -> NDArray[np.float64]:
