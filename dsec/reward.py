@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsec.runners.contract import Transitions
+from dsec.runners.failure import kind_of
 from dsec.runners.lookup import resolve
 
 
@@ -49,7 +50,7 @@ class FunctionReward:
         """
         function = resolve(entry, where="reward.kwargs.entry")
         if not callable(function):
-            raise TypeError(f'"{entry}" is a {type(function).__qualname__}, not a function')
+            raise TypeError(f'"{entry}" is {kind_of(function)}, not a function')
         self._function = function
 
     def compute(self, transitions: Transitions) -> NDArray[np.float64]:

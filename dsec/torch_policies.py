@@ -59,8 +59,7 @@ class TorchMLPPolicy:
                 self._choose: Callable[[torch.Tensor], NDArray[Any]] = self._categorical
             case spaces.Box() if np.issubdtype(action_space.dtype, np.floating):
                 outputs = int(np.prod(action_space.shape))
-                self._low = torch.as_tensor(action_space.low.reshape(-1))
-                self._high = torch.as_tensor(action_space.high.reshape(-1))
+                self._bounds = action_space.low, action_space.high
                 self._choose = self._normal
             case _:
                 raise TypeError(f"actions of a Discrete or floating Box, not {action_space}")
@@ -95,7 +94,8 @@ class TorchMLPPolicy:
 
     def _normal(self, mean: torch.Tensor) -> NDArray[Any]:
         noise = torch.empty_like(mean).normal_(0.0, self._deviation, generator=self._random)
-        clipped = mean.add_(noise).clamp_(self._low, self._high)
         shape = (self._n, *(self._space.shape or ()))
-        actions: NDArray[Any] = clipped.numpy().reshape(shape)
-        return actions.astype(self._space.dtype, copy=False)
+        drawn: NDArray[Any] = mean.add_(noise).numpy().reshape(shape)
+        # Clipped in the space's own dtype: a bound may have no equal in float32.
+        actions: NDArray[Any] = drawn.astype(self._space.dtype, copy=False).clip(*self._bounds)
+        return actions

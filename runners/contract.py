@@ -21,7 +21,8 @@ class Transitions:
 
     `next_obs` is what the action led to, also where the episode ended there (the terminal
     observation); the observation that the policy acts on next is then the first of a new episode
-    (Gymnasium calls this same-step autoreset). `infos` holds one dict for each environment.
+    (Gymnasium calls this same-step autoreset). `infos` holds one dict for each environment; where
+    an episode ended and the reset that followed had an info, that is `info["dsec"]["reset_info"]`.
 
     Shapes: `obs`, `action`, `next_obs` batched (n, ...); `reward` float64 (n,), what the reward
     role computed; `env_reward` float64 (n,), what the environment returned; `terminated`,
@@ -60,6 +61,8 @@ class Policy(Protocol):
 class Reward(Protocol):
     """Computes rewards. Constructed as `cls(observation_space=..., action_space=...,
     num_envs=..., seed=..., **kwargs)`. Optional members: `close()`, `metrics()`.
+    `passthrough = True`: it returns the environment's rewards unchanged, so that the runner may
+    copy them and never call `compute`.
     """
 
     def compute(self, transitions: Transitions) -> NDArray[np.float64]:
