@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsec.errors import FrameError
 from dsec.ipc.frames import Role, Wire
+from dsec.ipc.group import GroupSegment
 from dsec.ipc.ring import Outbox, Peer, Reader
 
 if TYPE_CHECKING:
@@ -74,9 +75,13 @@ def connect(role: Role, wire: Wire, fds: Sequence[int]) -> Wiring:
     from dsec.ipc.layout import decode_spaces
 
     try:
-        if any(not 0 <= segment.fd < len(fds) for segment in wire.segments):
-            raise FrameError(f"Wire with {len(wire.segments)} segments and {len(fds)} descriptors")
+        handed = (*wire.segments, *([wire.doorbell] if wire.doorbell else ()))
+        if any(not 0 <= segment.fd < len(fds) for segment in handed):
+            raise FrameError(f"Wire with {len(handed)} segments and {len(fds)} descriptors")
         observation_space, action_space = decode_spaces(wire.spaces)
+        group = None
+        if role is Role.ENV and wire.doorbell is not None:
+            group = GroupSegment(fds[wire.doorbell.fd])
         outbox: Outbox | None = None
         peers: dict[Role, Peer] = {}
         for segment in wire.segments:
@@ -90,4 +95,6 @@ def connect(role: Role, wire: Wire, fds: Sequence[int]) -> Wiring:
     missing = set(READS[role]) - peers.keys()
     if outbox is None or missing:
         raise FrameError(f"Wire for {role.name} lacks segments of {missing or role}")
+    if group is not None:
+        outbox.join_group(group)
     return Wiring(role, outbox, peers, observation_space, action_space, wire.num_envs)
