@@ -230,6 +230,7 @@ int main(void)
         refused += fuzz_round(&seed);
     CHECK(refused > ROUNDS_FUZZ / 10);
     printf("ring_test: %llu records as in the model; %d spoiled peers, %llu refusals, "
-           "no bad access\n", (unsigned long long)records, ROUNDS_FUZZ, (unsigned long long)refused);
+           "no bad access\n", (unsigned long long)records, ROUNDS_FUZZ,
+           (unsigned long long)refused);
     return 0;
 }

@@ -1,0 +1,125 @@
+"""The last gasp: a runner that dies of a fault says how, and still dies of that signal."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import tempfile
+from collections.abc import Callable
+
+import pytest
+
+from dsec.ipc import crash
+from dsec.ipc._ring import ffi, lib
+from dsec.ipc.doorbell import Doorbell
+from dsec.ipc.frames import Phase, Role
+from dsec.ipc.segment import read_crash
+from tests.ipc.rings import Wires, child
+
+
+def fault() -> None:
+    """Write to an address where nothing is."""
+    ffi.cast("int *", 0x1234567890)[0] = 1
+
+
+def die(wires: Wires | None, kill: Callable[[], object], notify: int = -1) -> tuple[int, str]:
+    """Kill a child that armed its handlers; return its exit code and what it wrote to stderr."""
+    with tempfile.TemporaryFile() as log:
+
+        def run() -> None:
+            os.dup2(log.fileno(), 2)
+            faulthandler.enable(file=2)
+            crash.arm(notify)
+            if wires is not None:
+                outbox = wires.outbox(Role.ENV)
+                crash.attach(outbox)
+                outbox.enter(Phase.STEP, 41)
+            kill()
+
+        with child(run) as forked:
+            code = forked.wait()
+        log.seek(0)
+        return code, log.read().decode(errors="replace")
+
+
+@pytest.mark.guarantee("G6")
+def test_a_fault_leaves_address_phase_and_stacks() -> None:
+    with Wires() as wires:
+        bell = Doorbell()
+        assert read_crash(wires.segments[Role.ENV].fd) is None
+        code, text = die(wires, fault, bell.fd)
+        assert code == -signal.SIGSEGV
+        record = read_crash(wires.segments[Role.ENV].fd)
+        assert record is not None
+        assert (record.signal, record.address) == (signal.SIGSEGV, 0x1234567890)
+        assert (record.phase, record.seq, record.epoch) == (Phase.STEP, 41, 1)
+        assert record.ip
+        assert record.time_ns
+        assert bell.drain() == 1
+        bell.close()
+        assert "fatal signal 11 at address 0x1234567890" in text
+        assert "_cffi_backend" in text.split("native stack:")[1], "the native stack"
+        assert "in fault" in text, "faulthandler's stack, after ours"
+
+
+@pytest.mark.guarantee("G6")
+@pytest.mark.parametrize(
+    "signo", [signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT]
+)
+def test_every_fatal_signal_is_recorded_and_kept(signo: signal.Signals) -> None:
+    with Wires() as wires:
+        code, _ = die(wires, lambda: os.kill(os.getpid(), signo))
+        assert code == -signo
+        record = read_crash(wires.segments[Role.ENV].fd)
+        assert record is not None
+        assert (record.signal, record.address, record.seq) == (signo, 0, 41)
+
+
+@pytest.mark.guarantee("G6")
+def test_abort_and_a_smashed_stack() -> None:
+    with Wires() as wires:
+        code, text = die(wires, os.abort)
+        assert code == -signal.SIGABRT
+        assert "abort" in text
+        assert die(wires, faulthandler._stack_overflow)[0] == -signal.SIGSEGV
+        record = read_crash(wires.segments[Role.ENV].fd)
+        assert record is not None
+        assert (record.signal, record.phase) == (signal.SIGSEGV, Phase.STEP)
+
+
+@pytest.mark.guarantee("G6")
+def test_before_there_is_an_outbox_the_line_is_all() -> None:
+    code, text = die(None, fault)
+    assert code == -signal.SIGSEGV
+    assert "phase 0, seq 0; native stack" in text
+
+
+def test_a_closed_outbox_is_not_written_any_more() -> None:
+    with Wires() as wires:
+
+        def close_then_fault() -> None:
+            outbox = wires.outbox(Role.POLICY)
+            crash.attach(outbox)
+            outbox.close()
+            fault()
+
+        code, _ = die(wires, close_then_fault)
+        assert code == -signal.SIGSEGV
+        assert read_crash(wires.segments[Role.POLICY].fd) is None
+
+
+@pytest.mark.guarantee("G9")
+def test_a_made_up_record_is_read_without_harm() -> None:
+    with Wires() as wires:
+        wires.poke(Role.ENV, lib.dsec_page_offset(5), b"\x01\0\0\0" + b"\xff" * 100)
+        record = read_crash(wires.segments[Role.ENV].fd)
+        assert record is not None
+        assert record.phase is Phase.IDLE
+
+
+def test_a_new_incarnation_starts_with_a_clean_record() -> None:
+    with Wires() as wires:
+        die(wires, fault)
+        wires.outbox(Role.ENV)
+        assert read_crash(wires.segments[Role.ENV].fd) is None
