@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
+from dsec.recording import Recording
 from dsec.runners.blocks import Kind
 from dsec.runners.journal import FILE_NAME, JournalReader
 from tests import leaks, watchdog
@@ -116,6 +118,15 @@ def check_journal(run_dir: Path) -> dict[str, int]:
                 assert block.first_seq == following[block.agent], "a hole or a repetition"
                 following[block.agent] += block.count
     return committed(run_dir)
+
+
+def check_recording(run_dir: Path) -> dict[str, int]:
+    """Assert that the recording, journal or Parquet, has no hole; return transitions by agent."""
+    with Recording.open(run_dir) as recording:
+        for agent in recording.agents:
+            seqs = recording.transitions(agent.name, env=0).seq
+            assert np.array_equal(seqs, np.arange(agent.transitions)), agent.name
+        return {agent.name: agent.transitions for agent in recording.agents}
 
 
 def recorder_of(run_dir: Path, program: watchdog.Watched) -> int:

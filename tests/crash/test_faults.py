@@ -89,7 +89,7 @@ def test_every_death_has_a_cause(name: str, finished: tuple[runs.Finished, Path]
     assert cause in death["cause"], death
     assert death["phase"] == phase
     assert str(death["pid"]) == (evidence / name).read_text()
-    assert death["seq_last"] in (AT - 1, AT), "the step that it died in"
+    assert death["seq_last"] >= AT - 1, "the step that it died in, or what was published since"
     assert death["action_last"]
     assert death["rss_peak_bytes"] > 1 << 20
 

@@ -52,8 +52,9 @@ def test_a_stopped_supervisor_slows_nobody(tmp_path: Path) -> None:
         program.send(signal.SIGINT)
         assert program.wait(30) == 130, program.tails()
         summary = runs.summary_of(program.stdout)
-    for name in ("quiet", "chatty"):
-        assert during[name] > 0.5 * before[name], (before, during)
+    assert sum(during.values()) > 0.5 * sum(before.values()), (before, during)
+    for name in ("quiet", "chatty"):  # how two cores are shared between them varies more
+        assert during[name] > 0.2 * before[name], (before, during)
         assert after[name] > 0
     assert summary["deaths"] == 0
     assert summary["lost"] == 0
