@@ -8,6 +8,7 @@ process is the guardian, which waits for it and cleans up after it.
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -209,6 +210,10 @@ def _finish(outcome: Outcome, stdout: SafeStream, stderr: SafeStream, *, as_json
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The entry point of the `dsec-kernel` script; returns the exit code."""
+    # Until somebody listens, SIGTERM ends this as Ctrl-C does, and Ctrl-C does also where a shell
+    # started us in the background and had it ignored.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     try:
         result = cli.main(args=argv, prog_name="dsec-kernel", standalone_mode=False)
     except click.ClickException as error:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 ROWS_MAX = 16  # agents with a row of their own; more are shown by groups
 STDERR_LINES_MAX = 12
+BAR_WIDTH = 40
 
 
 def duration(seconds: float) -> str:
@@ -79,7 +80,6 @@ def progress_line(snapshot: Snapshot) -> str:
 def progress_table(snapshot: Snapshot) -> RenderableType:
     """The run at a glance, for a terminal: a headline and a row for each agent or group."""
     from rich.console import Group
-    from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
 
@@ -91,7 +91,8 @@ def progress_table(snapshot: Snapshot) -> RenderableType:
     for row in _rows(snapshot.agents):
         style = "red" if "quarantined" in row[1] else ""
         table.add_row(*row, style=style)
-    bar = ProgressBar(total=1.0, completed=snapshot.done_share, width=40)
+    done = round(BAR_WIDTH * snapshot.done_share)
+    bar = Text.assemble(("━" * done, "green"), ("━" * (BAR_WIDTH - done), "dim"))
     return Group(table, bar, Text(progress_line(snapshot), overflow="fold"))
 
 

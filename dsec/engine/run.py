@@ -108,10 +108,17 @@ def _need_extension() -> None:
 
 
 def run(options: RunOptions, view: View) -> Outcome:
-    """Run a configuration to its end. Raises nothing that is an `Exception`."""
+    """Run a configuration to its end. Raises nothing that is an `Exception`.
+
+    A KeyboardInterrupt before the supervisor listens to signals leaves no run directory.
+    """
     claimed: list[rundir.RunDir] = []
     try:
         return _run(options, view, claimed)
+    except KeyboardInterrupt:
+        if claimed:
+            claimed[0].discard()
+        raise
     except (ConfigError, MachineError) as error:
         where = str(claimed[0].path) if claimed else None
         return _failed(error, where)
