@@ -60,11 +60,15 @@ class Agent:
         return self.state in _ENDED
 
     @property
+    def settling(self) -> bool:
+        """No process of it is left, and the recorder is not yet done with it."""
+        return self.state in (AgentState.SETTLING, AgentState.ABANDONING)
+
+    @property
     def awaits_recorder(self) -> bool:
         """The recorder owes it an answer."""
-        return bool(self.segments) and (
-            self.state in (AgentState.SETTLING, AgentState.ABANDONING)
-            or (self.state is AgentState.WIRING and not self.wired)
+        return self.settling or (
+            bool(self.segments) and self.state is AgentState.WIRING and not self.wired
         )
 
     def apply(self, event: AgentEvent) -> None:

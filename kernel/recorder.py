@@ -11,6 +11,7 @@ when that has lasted too long.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import TYPE_CHECKING
 
@@ -35,13 +36,13 @@ class Recorder(Server):
     """The recorder of one run.
 
     Attributes:
-        disk_full: it can't write at the moment, and waits.
+        disk_full: why it can't write at the moment, and waits; empty if it can.
         finishing: it has been told that all agents are finished.
     """
 
     def __init__(self, shell: Shell, run: Supervisor) -> None:
         super().__init__(shell, "@recorder")
-        self.disk_full = self.finishing = False
+        self.disk_full, self.finishing = "", False
         self._run = run
         self._finish_at = 0.0
         self._heard = 0
@@ -49,7 +50,7 @@ class Recorder(Server):
 
     def make(self, epoch: int) -> Runner:
         """One incarnation, with what it gets first."""
-        self.disk_full = self.finishing = False
+        self.disk_full, self.finishing = "", False
         spec = self._run.spec
         start = frames.RecorderStart(
             spec.run_dir, spec.record_format, spec.disk_wait_s, spec.name, spec.seed
@@ -68,9 +69,10 @@ class Recorder(Server):
         self._run.look_over()
 
     def faulted(self, runner: Runner, death: Death) -> None:
-        """It died; that is a death of the run, whether or not it is started again."""
-        super().faulted(runner, death)
-        self._run.died(death)
+        """It died; that is a death of the run, unless nobody waits for it any more."""
+        if not self.over:
+            super().faulted(runner, death)
+            self._run.died(death)
 
     def ended(self, death: Death | None) -> None:
         """It is over."""
@@ -110,12 +112,12 @@ class Recorder(Server):
                         agent.report.count(each)
                 run.hooks.progress(run.report)
             case frames.DiskFull():
-                self.disk_full = not frame.lasting
+                self.disk_full = "" if frame.lasting else frame.message
                 run.hooks.disk(frame.message)
                 if frame.lasting:
                     run.fail("machine", frame.message)
             case frames.DiskOk():
-                self.disk_full = False
+                self.disk_full = ""
                 run.hooks.disk("")
             case frames.Corrupt() if frame.agent in run.agents:
                 run.agents[frame.agent].corrupt(frame.message)
@@ -124,6 +126,20 @@ class Recorder(Server):
             case _:
                 return False
         return True
+
+    def hang_up(self) -> None:
+        """End its channel: it writes what it can in the second that it has, and leaves."""
+        self.over, self.up = "no longer waited for", False
+        if self.runner is not None:
+            self.runner.release()
+
+    async def gone(self, timeout_s: float) -> None:
+        """Wait until it has left, for so long at most."""
+        until = self.shell.clock.now() + timeout_s
+        while self.runner is not None and self.runner.state is not RunnerState.GONE:
+            if self.shell.clock.now() > until:
+                return
+            await asyncio.sleep(0.01)
 
     def tick(self, owes: bool) -> None:
         """Look for signs of life; call it a few times a second."""

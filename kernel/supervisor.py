@@ -65,11 +65,12 @@ class Supervisor:
         self.report = RunReport({name: agent.report for name, agent in self.agents.items()})
         self._clock = clock or MonotonicClock()
         self._shared, self._guardian = shared_process, boot.guardian_fd()
-        self._over = asyncio.Event()
+        self._over, self._killed = asyncio.Event(), False
         self._error: Exception | None = None
         self._went_at: float | None = None
         self._waiting = dict.fromkeys(self.agents)
         self._starting_max = tree.starting_max(len(os.sched_getaffinity(0)))
+        self._dropped: Recorder | None = None
         self._tick: asyncio.TimerHandle | None = None
 
     async def run(self) -> RunReport:
@@ -103,15 +104,18 @@ class Supervisor:
         self._drain(reason)
 
     def request_kill(self) -> None:
-        """SIGKILL everything at once. What is in the journal by now is whole."""
-        self.report.drained = True
+        """SIGKILL every runner at once. The recorder has SERVERS_DRAIN_S to write what they had
+        published; nothing is converted."""
+        self.report.drained = self._killed = True
         self.reason = self.reason or "killed"
-        recorder, self.recorder = self.recorder, None
-        if recorder is not None:
-            recorder.close(self.reason)
-        self._fence()
+        self._waiting.clear()
+        for agent in self.agents.values():
+            if not agent.settling:
+                agent.apply(AgentEvent.FENCE)
         for zygote in self.zygotes.values():
             zygote.close(self.reason)
+        self.shell.loop.call_later(boot.SERVERS_DRAIN_S, self._guarded(self._drop_recorder))
+        self.look_over()
 
     # ------------------------------------------------------------ what the parts tell
 
@@ -169,10 +173,10 @@ class Supervisor:
             return
         if self._went_at is not None and not self.report.seconds:
             self.report.seconds = self._clock.now() - self._went_at
-        if self.recorder is not None:
-            self.recorder.finish()
-        else:
+        if self.recorder is None or self._killed:
             self._over.set()
+        else:
+            self.recorder.finish()
 
     # ------------------------------------------------------------ inside
 
@@ -207,8 +211,10 @@ class Supervisor:
         if self._guardian >= 0:
             self.shell.loop.remove_reader(self._guardian)
         servers: list[Server] = [*self.zygotes.values()]
-        if self.recorder is not None:
-            servers.append(self.recorder)
+        self._drop_recorder()
+        if self._dropped is not None:
+            servers.append(self._dropped)
+            await self._dropped.gone(boot.SERVERS_DRAIN_S)
         for server in servers:
             server.close("the run is over")
         reaper, until = self.shell.reaper, self._clock.now() + CLOSE_MAX_S
@@ -249,6 +255,9 @@ class Supervisor:
         self.shell.logs.rotate()
         if self.recorder is not None:
             self.recorder.tick(any(agent.awaits_recorder for agent in self.agents.values()))
+            if self.recorder.disk_full and self.reason and self._all_settling():
+                self.fail("machine", f"the disk is full: {self.recorder.disk_full}")
+                self._drop_recorder()
         self._admit()
 
     def _admit(self) -> None:
@@ -288,6 +297,16 @@ class Supervisor:
         for agent in self.agents.values():
             agent.apply(AgentEvent.DRAIN)
         self.look_over()
+
+    def _all_settling(self) -> bool:
+        return all(agent.settling or agent.ended for agent in self.agents.values())
+
+    def _drop_recorder(self) -> None:
+        """Wait for it no longer: hang up, upon which it writes what it can, and leaves."""
+        if self.recorder is not None:
+            self._dropped, self.recorder = self.recorder, None
+            self._dropped.hang_up()
+        self._fence()
 
     def _fence(self) -> None:
         self._waiting.clear()
