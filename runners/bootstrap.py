@@ -113,6 +113,10 @@ def _run_role(session: Session) -> int:
 
 def _report(session: Session, error: BaseException) -> None:
     """Send Failed. Where memory is what failed, a shorter one."""
+    if os.getpid() != session.pid:
+        # User code forked, and its child came back up to here: it has nothing to say for us.
+        _write_traceback(error)
+        raise RunnerExit(EXIT_FAILED) from None
     if not (isinstance(error, UserCodeError) and error.lookup):
         _write_traceback(error)
     if isinstance(error, PeerError):

@@ -67,6 +67,7 @@ class Session:
         self.channel = channel
         self.start = start
         self.role = Role(start.role)
+        self.pid = os.getpid()
         self.phase = Phase.IMPORT
         self.seq = 0
         self.where = ""

@@ -86,7 +86,7 @@ def connect(role: Role, wire: Wire, fds: Sequence[int]) -> Wiring:
         peers: dict[Role, Peer] = {}
         for segment in wire.segments:
             if segment.role == role:
-                outbox = Outbox(fds[segment.fd], segment.size, role)
+                outbox = Outbox(fds[segment.fd], segment.size, role, epoch=segment.epoch)
             else:
                 peers[Role(segment.role)] = Peer(fds[segment.fd], segment.size, segment.role)
     finally:

@@ -305,6 +305,11 @@ def test_a_hung_runner_shows_its_stack_on_request(agents: Agents) -> None:
     )
 
 
+def test_a_child_that_user_code_forked_says_nothing(agents: Agents) -> None:
+    agent = agents(AgentPlan(env=line(misdeed="fork and raise"), steps=8)).run()
+    assert "ValueError: the child's" in agent.env.stderr.read_text()
+
+
 def test_nothing_a_runner_sends_is_large(agents: Agents) -> None:
     agent = agents(AgentPlan(env=line(misdeed="surrogate"), steps=8)).begin()
     failed = agent.env.failure()

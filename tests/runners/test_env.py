@@ -11,10 +11,12 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from dsec.errors import LayoutError
 from dsec.ipc.frames import EnvSettings, Phase, Role
+from dsec.ipc.segment import ProgressWord
 from dsec.policies import RandomPolicy
 from dsec.runners import seeds
 from dsec.runners.construct import make_env
 from dsec.runners.env import as_reward
+from tests import watchdog
 from tests.runners import worlds
 from tests.runners.kernel import SEED, Agent, AgentPlan, Agents
 
@@ -157,6 +159,8 @@ def test_a_terminal_observation_survives_a_reused_array(agents: Agents) -> None:
         ("bad info", "infos[1]"),
         ("info is a list", "environment 1: step() returned [1] as info, no dict"),
         ("no reward", "environment 1: reward: expected a number, got None"),
+        ("huge info", "bytes on the env ring of 65,536"),
+        ("huge info", "Use more ring_slots"),
     ],
 )
 def test_a_step_that_returns_nonsense_is_named(agents: Agents, misdeed: str, words: str) -> None:
@@ -166,6 +170,23 @@ def test_a_step_that_returns_nonsense_is_named(agents: Agents, misdeed: str, wor
     assert words in failed.error.message
     assert (failed.phase, failed.seq) == (Phase.STEP, 4)
     assert agent.env.wait() == 70
+
+
+@pytest.mark.guarantee("G6")
+def test_a_deadline_is_for_one_environments_step(agents: Agents) -> None:
+    agent = agents(AgentPlan(env=entry("Slow"), num_envs=3, steps=3)).begin()
+    progress = ProgressWord(agent.segments[Role.ENV].fd)
+    began = set()
+
+    def ended() -> bool:
+        phase, since_ns, seq = progress.read()
+        if phase is Phase.STEP and seq == 0:
+            began.add(since_ns)
+        return phase is Phase.IDLE and len(began) > 0
+
+    watchdog.until(ended, 20, "the step ends")
+    progress.close()
+    assert len(began) == 3, "each environment's step has a time of its own"
 
 
 def test_a_reset_that_returns_nonsense_is_named(agents: Agents) -> None:

@@ -11,6 +11,7 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +208,13 @@ def misbehave(deed: str) -> Any:
             return np.zeros(2, np.float32), 1.0, False, False, {"thing": {"held": object()}}
         case "info is a list":
             return np.zeros(2, np.float32), 1.0, False, False, [1]
+        case "huge info":
+            image = np.zeros(1_000_000, np.uint8)
+            return np.zeros(2, np.float32), 1.0, False, False, {"image": image}
+        case "fork and raise":
+            if os.fork() == 0:
+                raise ValueError("the child's")
+            os.wait()
         case "no reward":
             return np.zeros(2, np.float32), None, False, False, {}
         case "shout":
@@ -249,6 +257,14 @@ class Reporting(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> Any:
         return np.zeros(1), 0.0, False, False, {}
+
+
+class Slow(Line):
+    """Works for a while in each step."""
+
+    def step(self, action: Any) -> Any:
+        threading.Event().wait(0.15)
+        return super().step(action)
 
 
 class Deaf(Line):
