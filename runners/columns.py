@@ -193,6 +193,14 @@ def empty(space: Space[Any], n: int) -> LeafValues:
     return [np.zeros((0, n, *leaf.shape), leaf.dtype) for leaf in Layout(space, n).leaves]
 
 
+def joined(arrays: list[NDArray[Any]]) -> NDArray[Any]:
+    """One array of several, with their dtype: concatenate() alone makes it native-endian."""
+    if len(arrays) == 1:
+        return arrays[0]
+    shape = (sum(len(array) for array in arrays), *arrays[0].shape[1:])
+    return np.concatenate(arrays, out=np.empty(shape, arrays[0].dtype))
+
+
 class Decoder:
     """Takes apart the records of agents that were declared alike.
 
@@ -313,9 +321,7 @@ class _Builder:
         record = decoder.env
         seen = decoder.leaves(env, record.layout.leaves, record.obs_off)
         if self._obs:
-            seen = [
-                np.concatenate([before, now]) for before, now in zip(self._obs, seen, strict=True)
-            ]
+            seen = [joined([before, now]) for before, now in zip(self._obs, seen, strict=True)]
         self._obs = [leaf[-1:] for leaf in seen]
         flags = decoder.numbers(env, record.flags_off, "u1")[-count:]
         terminated, truncated = flags & FLAG_TERMINATED != 0, flags & FLAG_TRUNCATED != 0
@@ -387,7 +393,7 @@ class _Builder:
                     continue
                 for e, final in finals.items():
                     leaves = flatten(record.layout.space, final)
-                    all_finals[row, e] = [np.asarray(leaf) for leaf in leaves]
+                    all_finals[row, e] = [np.asarray(leaf)[()] for leaf in leaves]
                 for e, info in told.items():
                     all_infos[row, e] = info
         return all_finals, all_infos, reset_infos

@@ -116,6 +116,11 @@ class Committer:
             if due_s == track.due_s and not track.finished:
                 self._visit(track, now)
 
+    def look(self, track: Track) -> None:
+        """Look at one agent now, out of its turn."""
+        if self._disk_since_s is None and not track.finished:
+            self._visit(track, time.monotonic())
+
     def _visit(self, track: Track, now: float) -> None:
         """Write what one agent has complete, at most a batch, and see whether that was all."""
         more: bool | None = None

@@ -45,7 +45,7 @@ REMAINDER_NAME: Final = "remainder.dsj"
 HINT: Final = "pip install 'dsec-kernel[record]'"
 
 
-class ConversionStopped(Exception):  # noqa: N818  (it is no error)
+class ConversionStopped(Exception):
     """The caller asked to stop. The journal is whole and nothing else was left."""
 
 
@@ -128,9 +128,8 @@ def _groups(index: Index) -> dict[str, list[AgentIndex]]:
 
 def file_name(group: str) -> str:
     """A name for a group's file, without a suffix: safe on any file system and never shared."""
-    name = urllib.parse.quote(
-        group, safe=" ()+,;=@[]{}!&'", encoding="utf-8", errors="surrogatepass"
-    )
+    quoted = urllib.parse.quote(group, " ()+,;=@[]{}!&'", "utf-8", "surrogatepass")
+    name = quoted.replace("~", "%7E")  # which numbers the files of one group
     if name.startswith("."):
         name = "%2E" + name[1:]
     if len(name) > 200 or not name:

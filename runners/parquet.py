@@ -48,6 +48,11 @@ class Column(msgspec.Struct, frozen=True):
     shape: tuple[int, ...]
 
     @property
+    def native(self) -> np.dtype[Any]:
+        """The dtype in this machine's byte order; Arrow knows no other."""
+        return np.dtype(self.dtype).newbyteorder("=")
+
+    @property
     def items(self) -> int:
         """Numbers in one value."""
         return math.prod(self.shape)
@@ -149,7 +154,7 @@ class TableWriter:
         return self._flushed + self._filled
 
     def _leaf_type(self, column: Column) -> Any:
-        pa, dtype = self._pa, np.dtype(column.dtype)
+        pa, dtype = self._pa, column.native
         if not column.shape:
             return pa.from_numpy_dtype(dtype)
         if column.items > LIST_ITEMS_MAX:
@@ -169,14 +174,14 @@ class TableWriter:
         return pa.schema(fields)
 
     def _make_buffers(self, rows: int) -> dict[str, NDArray[Any]]:
-        shapes: dict[str, tuple[str, tuple[int, ...]]] = {
+        shapes: dict[str, tuple[Any, tuple[int, ...]]] = {
             "agent": ("<i4", ()), "env": ("<i4", ()), "seq": ("<i8", ()), "episode": ("<i8", ()),
             "step": ("<i4", ()), "reward": ("<f8", ()), "env_reward": ("<f8", ()),
             "terminated": ("?", ()), "truncated": ("?", ()), "end": ("u1", ()),
         }  # fmt: skip
         for column in (*self.obs, *self.action):
             if column.name:
-                shapes[column.name] = (column.dtype, column.shape)
+                shapes[column.name] = (column.native, column.shape)
         return {name: np.empty((rows, *shape), dtype) for name, (dtype, shape) in shapes.items()}
 
     def add(self, agent: int, rows: Rows) -> None:
@@ -251,7 +256,7 @@ class TableWriter:
             i for i, column in enumerate(self.obs) if column.name and _final(column) == name
         )
         column = self.obs[leaf]
-        data = np.zeros((rows, *column.shape), column.dtype)
+        data = np.zeros((rows, *column.shape), column.native)
         mask = np.ones(rows, np.bool_)
         for row, final in self._finals.items():
             data[row] = final[leaf]
@@ -395,7 +400,7 @@ class TableReader:
             flat = np.frombuffer(array.buffers()[1], np.uint8)
             width = kind.byte_width
             part = flat[array.offset * width : (array.offset + len(array)) * width]
-            return part.view(dtype)
+            return part.view(dtype.newbyteorder("=")).astype(dtype, copy=False)
         result: NDArray[Any] = array.to_numpy(zero_copy_only=False)
         return result if dtype is None else result.astype(dtype, copy=False)
 

@@ -19,7 +19,6 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -70,12 +69,13 @@ class Recorder:
     Args:
         channel: to the kernel; the Start frame has been read from it.
         start: where to record to, and how.
+        orphaned: set (by the watchdog, say) when the kernel is gone.
 
     Raises:
         JournalError: the journal can't be written, or is damaged.
     """
 
-    def __init__(self, channel: Channel, start: RecorderStart) -> None:
+    def __init__(self, channel: Channel, start: RecorderStart, orphaned: threading.Event) -> None:
         self._channel = channel
         self._run_dir = Path(start.run_dir)
         self._tracks: dict[str, Track] = {}
@@ -83,7 +83,7 @@ class Recorder:
         self._outgoing: deque[AnyFrame] = deque()
         self._progress_due_s = 0.0
         self._finishing = False
-        self._orphaned = threading.Event()
+        self._orphaned = orphaned
         self._poll = select.poll()
         self._poll.register(channel.fileno(), select.POLLIN)
         self._journal: JournalWriter | None = None
@@ -111,10 +111,6 @@ class Recorder:
             self._committer.drain()
             return EXIT_KERNEL_GONE
         return 0
-
-    def orphan(self) -> None:
-        """Say, from another thread, that the kernel is gone: a conversion under way stops."""
-        self._orphaned.set()
 
     def close(self) -> None:
         """Let go of files and rings; again is no error."""
@@ -255,8 +251,8 @@ class Recorder:
 class _Watchdog:
     """A thread that waits for the channel's end, whatever the main thread is stuck in."""
 
-    def __init__(self, fd: int, orphan: Callable[[], None]) -> None:
-        self._orphan = orphan
+    def __init__(self, fd: int, orphaned: threading.Event) -> None:
+        self._orphaned = orphaned
         self._stop = os.eventfd(0, os.EFD_CLOEXEC)
         self._poll = select.poll()
         self._poll.register(fd, 0)  # only the other end's closing is reported
@@ -270,7 +266,7 @@ class _Watchdog:
             return
         # The default action kills; it needs no interpreter, so nothing here can prevent it.
         signal.setitimer(signal.ITIMER_REAL, ALARM_S)
-        self._orphan()
+        self._orphaned.set()
 
     def __enter__(self) -> _Watchdog:
         self._thread.start()
@@ -290,9 +286,10 @@ def main(channel: Channel, start: RecorderStart) -> int:
     """
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     recorder = None
+    orphaned = threading.Event()
     try:
-        recorder = Recorder(channel, start)
-        with _Watchdog(channel.fileno(), recorder.orphan):
+        with _Watchdog(channel.fileno(), orphaned):
+            recorder = Recorder(channel, start, orphaned)
             return recorder.run()
     except ChannelClosed:
         return EXIT_KERNEL_GONE

@@ -180,7 +180,7 @@ class Source:
         def tree(space: Space[Any], pieces: list[LeafValues]) -> Any:
             from_nothing = columns.empty(space, n)
             leaves = [
-                np.concatenate([piece[i] for piece in pieces])[:, pick] if pieces else none[:, pick]
+                columns.joined([piece[i] for piece in pieces] or [none])[:, pick]
                 for i, none in enumerate(from_nothing)
             ]
             return columns.unflatten(space, iter(leaves))

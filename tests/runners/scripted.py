@@ -7,16 +7,18 @@ kernel towards a recorder in a process of its own. Knows nothing of journals and
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
 import numpy as np
-from gymnasium import Space
+from gymnasium import Space, spaces
 
 from dsec.errors import ChannelClosed, ChannelTimeout
 from dsec.ipc import segment
@@ -53,9 +55,15 @@ from dsec.ipc.ring import (
     Outbox,
     Peer,
 )
+from dsec.recording import Transitions
+from dsec.runners.commit import Committer
+from dsec.runners.journal import FILE_NAME, JournalWriter, Kind, Run
+from dsec.runners.track import Track
+from tests.ipc.strategies import same, samples
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PATIENCE_S = 30.0
+POOL = 64
 FrameT = TypeVar("FrameT", bound=AnyFrame)
 
 
@@ -95,11 +103,12 @@ class ScriptedAgent:
         self.name, self.group, self.n = name, group, n
         self.obs_space, self.action_space = obs_space, action_space
         self.truth = Truth()
+        self.published = {Role.ENV: -1, Role.POLICY: -1, Role.REWARD: -1}  # last seq of each
         self._chances = end_chance, info_chance
         self._noise = np.random.default_rng(seed)
-        obs_space.seed(seed)
-        action_space.seed(seed + 1)
+        self._pools = (samples(action_space, POOL, seed), samples(obs_space, POOL, seed))
         self.record = EnvRecord(obs_space, n)
+        self.encode_extras = self.record.encode_extras
         self.actions = Layout(action_space, n, "action")
         self.rewards = RewardRecord(n)
         self.segments = {
@@ -123,9 +132,18 @@ class ScriptedAgent:
         for role, part in self.segments.items():
             refs.append(SegmentRef(role, part.size, part.epoch, len(fds)))
             fds.append(part.fd if role == Role.RECORDER else segment.readonly(part.fd))
-        spaces = encode_spaces(self.obs_space, self.action_space)
-        wire = Wire(self.name, spaces, tuple(refs), self.n, config_group=self.group)
+        described = encode_spaces(self.obs_space, self.action_space)
+        wire = Wire(self.name, described, tuple(refs), self.n, config_group=self.group)
         return wire, fds
+
+    def wire_copy(self) -> tuple[Wire, list[int]]:
+        """The same for a reader in this process, which closes all of the descriptors."""
+        wire, fds = self.wire()
+        own = self.segments[Role.RECORDER].fd
+        return wire, [os.dup(fd) if fd == own else fd for fd in fds]
+
+    def _sample(self, space: Space[Any]) -> Any:
+        return self._pools[space is self.obs_space][int(self._noise.integers(POOL))]
 
     def _make(self, seq: int) -> None:
         """Make transition `seq` with the observation after it; -1 makes the first observation."""
@@ -136,12 +154,12 @@ class ScriptedAgent:
             ends = noise.random(n) < end_chance
             kinds = noise.integers(1, 4, n)
             flags = [int(kind) if end else 0 for end, kind in zip(ends, kinds, strict=True)]
-            truth.actions.append([self.action_space.sample() for _ in range(n)])
+            truth.actions.append([self._sample(self.action_space) for _ in range(n)])
             truth.rewards.append(noise.normal(size=n).tolist())
         truth.flags.append(flags)
         truth.env_rewards.append(noise.normal(size=n).tolist() if seq >= 0 else [0.0] * n)
-        truth.finals.append({i: self.obs_space.sample() for i in range(n) if flags[i]})
-        truth.obs.append([self.obs_space.sample() for _ in range(n)])
+        truth.finals.append({i: self._sample(self.obs_space) for i in range(n) if flags[i]})
+        truth.obs.append([self._sample(self.obs_space) for _ in range(n)])
         told = noise.random(n) < info_chance
         truth.infos.append([{"seq": seq, "x": np.float32(0.5)} if tell else {} for tell in told])
 
@@ -149,7 +167,7 @@ class ScriptedAgent:
         while len(self.truth.obs) <= seq:
             self._make(len(self.truth.obs) - 1)
         truth, outbox = self.truth, self.outboxes[Role.ENV]
-        extras = self.record.encode_extras(truth.finals[seq], truth.infos[seq])
+        extras = self.encode_extras(truth.finals[seq], truth.infos[seq])
         nbytes = self.record.fixed_bytes + len(extras)
         at = outbox.claim(nbytes, timeout_s)
         views = self.record.views(outbox.buffer, at)
@@ -159,6 +177,7 @@ class ScriptedAgent:
             self.record.layout.write(views.obs, i, obs)
         outbox.buffer[at + self.record.fixed_bytes : at + nbytes] = extras
         outbox.commit(seq, KIND_OBS, flags, nbytes)
+        self.published[Role.ENV] = seq
 
     def publish_action(self, seq: int, timeout_s: float = PATIENCE_S) -> None:
         while len(self.truth.obs) <= seq + 1:
@@ -169,12 +188,14 @@ class ScriptedAgent:
         for i, action in enumerate(self.truth.actions[seq]):
             self.actions.write(views, i, action)
         outbox.commit(seq, KIND_ACTION, 0, self.actions.nbytes)
+        self.published[Role.POLICY] = seq
 
     def publish_reward(self, seq: int, timeout_s: float = PATIENCE_S) -> None:
         outbox = self.outboxes[Role.REWARD]
         at = outbox.claim(self.rewards.fixed_bytes, timeout_s)
         self.rewards.views(outbox.buffer, at)[:] = self.truth.rewards[seq]
         outbox.commit(seq, KIND_REWARD, 0, self.rewards.fixed_bytes)
+        self.published[Role.REWARD] = seq
 
     def publish(self, first: int, end: int, *, last: bool = False) -> None:
         """Publish transitions first ... end - 1 in all three roles, and the ends if `last`."""
@@ -247,8 +268,49 @@ class ScriptedAgent:
             "env_reward": truth.env_rewards[1 : count + 1],
             "final_obs": finals,
             "infos": infos,
-            "reset_infos": {i: info for i, info in enumerate(truth.infos[0]) if info},
+            "reset_infos": {i: info for i, info in enumerate(truth.infos[0]) if info and count},
         }
+
+
+def leaves(space: Space[Any], value: Any) -> list[Any]:
+    """The arrays in a value of a space."""
+    if isinstance(space, spaces.Dict):
+        return [x for key, sub in space.spaces.items() for x in leaves(sub, value[key])]
+    if isinstance(space, spaces.Tuple):
+        return [x for i, sub in enumerate(space.spaces) for x in leaves(sub, value[i])]
+    return [np.asarray(value)]
+
+
+def assert_recorded(found: Transitions, agent: ScriptedAgent, count: int, stop: str) -> None:
+    """Compare all that was read with all that was published, bit by bit.
+
+    Args:
+        count: transitions that must be there.
+        stop: what must have ended the episodes that were under way.
+    """
+    expected = agent.rows(count, stop)
+    assert found.seq.tolist() == list(range(count))
+    for name in ("episode", "step", "terminated", "truncated", "end"):
+        assert getattr(found, name).tolist() == expected[name], name
+    for name in ("reward", "env_reward"):
+        wanted = np.array(expected[name], np.float64).reshape(count, agent.n)
+        assert same(getattr(found, name), wanted), name
+    for name, space in (("obs", agent.obs_space), ("action", agent.action_space)):
+        arrays = leaves(space, getattr(found, name))
+        for t, values in enumerate(expected[name]):
+            for i, value in enumerate(values):
+                for array, leaf in zip(arrays, leaves(space, value), strict=True):
+                    assert same(array[t, i, ...], leaf), (name, t, i)
+    assert found.final_obs.keys() == expected["final_obs"].keys()
+    for key, value in expected["final_obs"].items():
+        pairs = zip(
+            leaves(agent.obs_space, found.final_obs[key]),
+            leaves(agent.obs_space, value),
+            strict=True,
+        )
+        assert all(same(a.astype(b.dtype), b) for a, b in pairs), key
+    assert same(found.infos, expected["infos"])
+    assert same(found.reset_infos, expected["reset_infos"])
 
 
 CHILD = """
@@ -363,3 +425,28 @@ class RecorderProcess:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(PATIENCE_S)
+
+
+def write_journal(
+    run_dir: Path, agents: Sequence[ScriptedAgent], counts: Sequence[int], *, step: int = 40
+) -> None:
+    """Journal agents to their end without a process: `step` transitions to a batch, in turns."""
+    journal = JournalWriter(run_dir / FILE_NAME, Run("test", 7))
+    told: list[AnyFrame] = []
+    committer = Committer(journal, told.append, 1.0)
+    tracks = []
+    for agent in agents:
+        tracks.append(Track(*agent.wire_copy()))
+        committer.add(tracks[-1])
+    for first in range(0, max([*counts, 1]), step):
+        for agent, track, count in zip(agents, tracks, counts, strict=True):
+            if first < max(count, 1):
+                end = min(first + step, count)
+                agent.publish(first, end, last=end == count)
+                committer.look(track)
+    for track in tracks:
+        while not track.finished:
+            committer.look(track)
+    assert all(isinstance(frame, Finished) and frame.clean for frame in told), told
+    journal.append(Kind.CLOSED)
+    journal.close()
