@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dsec import __version__
-from dsec.cli.stream import SafeStream
+from dsec.cli.stream import SafeStream, standard_streams
 
 if TYPE_CHECKING:
     from dsec.config import Override
@@ -83,7 +83,7 @@ def run(
     from dsec import engine
 
     def main() -> int:
-        stdout, stderr = SafeStream(sys.stdout), SafeStream(sys.stderr)
+        stdout, stderr = standard_streams()
 
         def work() -> Outcome:
             from dsec.cli.view import TerminalView
@@ -115,7 +115,7 @@ def validate(config: Path, sets: Sequence[str], as_json: bool, verbose: bool) ->
     from dsec import engine
 
     def main(scratch: Path) -> int:
-        stdout, stderr = SafeStream(sys.stdout), SafeStream(sys.stderr)
+        stdout, stderr = standard_streams()
 
         def work() -> Outcome:
             from dsec.cli.view import TerminalView
@@ -145,7 +145,7 @@ def schema() -> int:
     """
     from dsec.config import json_schema
 
-    SafeStream(sys.stdout).line(json.dumps(json_schema(), indent=2))
+    standard_streams()[0].line(json.dumps(json_schema(), indent=2))
     return 0
 
 
@@ -184,7 +184,7 @@ def _guarded(main: Any, as_json: bool) -> int:
         return engine.guard(main)
     except MachineError as error:
         outcome = engine.Outcome(engine.Exit.MACHINE, engine.totals(None, None), error)
-        stdout, stderr = SafeStream(sys.stdout), SafeStream(sys.stderr)
+        stdout, stderr = standard_streams()
         return _finish(outcome, stdout, stderr, as_json=as_json)
 
 
@@ -214,6 +214,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # started us in the background and had it ignored.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
+    standard_streams()  # before anything else can take a number that is theirs
     try:
         result = cli.main(args=argv, prog_name="dsec-kernel", standalone_mode=False)
     except click.ClickException as error:
@@ -222,7 +223,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except click.exceptions.Exit as error:
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        SafeStream(sys.stderr).line("dsec-kernel: interrupted")
+        standard_streams()[1].line("dsec-kernel: interrupted")
         return 130
     except BrokenPipeError:
         return 0

@@ -127,7 +127,7 @@ def _group_row(name: str, members: list[AgentReport]) -> tuple[str, str, str, st
     )
 
 
-def death_lines(death: Death, advice: str) -> list[str]:
+def death_lines(death: Death, advice: str, log: str) -> list[str]:
     """A death as a person reads it: cause first, what was last seen, what to do."""
     role = death.role.name.lower()
     lines = [f"DEATH {death.agent} {role} (pid {death.pid}): {death.cause}"]
@@ -147,6 +147,7 @@ def death_lines(death: Death, advice: str) -> list[str]:
         lines += _block("traceback", death.error.traceback.splitlines())
     elif death.stderr_tail:
         lines += _block("stderr", death.stderr_tail.splitlines()[-STDERR_LINES_MAX:])
+    item("log", log)
     item("what to do", advice)
     return lines
 

@@ -7,7 +7,23 @@ a redirection may be full. None of that may end a run, so a stream that fails fa
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 from typing import TextIO
+
+
+def standard_streams() -> tuple[SafeStream, SafeStream]:
+    """Stdout and stderr of this process. Where one was closed from outside (`>&-`) its number must
+    not fall to the next thing that is opened, a socket or the journal."""
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+    # Where Python found one closed it has None, which most code doesn't expect.
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+    return SafeStream(sys.stdout), SafeStream(sys.stderr)
 
 
 class SafeStream:
@@ -61,8 +77,5 @@ class SafeStream:
     def _fall_silent(self) -> None:
         self.silent = True
         # What is buffered can't be written; at exit Python would complain about it.
-        with contextlib.suppress(OSError, ValueError):
-            import os
-
-            with open(os.devnull, "w") as nowhere:  # noqa: PTH123
-                os.dup2(nowhere.fileno(), self._stream.fileno())
+        with contextlib.suppress(OSError, ValueError), open(os.devnull, "w") as nowhere:  # noqa: PTH123
+            os.dup2(nowhere.fileno(), self._stream.fileno())

@@ -66,9 +66,9 @@ class TerminalView:
             self._last_line = line
             self._out.line(line)
 
-    def death(self, death: Death, advice: str) -> None:
+    def death(self, death: Death, advice: str, log: str) -> None:
         """Print the whole story."""
-        for line in render.death_lines(death, advice):
+        for line in render.death_lines(death, advice, log):
             self._errors.write(line + "\n")
         self._errors.flush()
 

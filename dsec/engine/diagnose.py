@@ -23,8 +23,8 @@ def config_problems(loaded: Loaded, report: RunReport, *, dry: bool) -> list[Dia
     """The mistakes in the configuration that this run brought to light, in file order.
 
     A name that leads nowhere and a module that can't be imported always are mistakes. An object
-    that can't be constructed is one in a dry run, and in a real one if no agent got as far as a
-    step: it may well have worked for others, and then it is that agent's death.
+    that can't be constructed is one in a dry run, and in a real one if no agent of its entry got as
+    far as a step: where it worked for others, it is that agent's death.
 
     Args:
         loaded: the configuration.
@@ -34,11 +34,11 @@ def config_problems(loaded: Loaded, report: RunReport, *, dry: bool) -> list[Dia
     found: list[Diagnostic] = []
     if report.failure_kind == "config":
         found.append(_of_failure(loaded, report))
-    began = any(agent.steps for agent in report.agents.values())
-    groups = {agent.name: agent.group for agent in report.agents.values()}
     for death in report.deaths:
-        if always_a_mistake(death) or (not began and may_be_a_mistake(death, dry=dry)):
-            found.append(_of_death(loaded, groups.get(death.agent, ""), death))
+        open_yet = may_be_a_mistake(death, dry=dry) and not group_began(report, death)
+        if always_a_mistake(death) or open_yet:
+            group = report.agents[death.agent].group if death.agent in report.agents else ""
+            found.append(_of_death(loaded, group, death))
     unique: dict[tuple[str, str], Diagnostic] = {}
     for problem in found:
         unique.setdefault((problem.path, problem.message), problem)
@@ -51,10 +51,18 @@ def always_a_mistake(death: Death) -> bool:
 
 
 def may_be_a_mistake(death: Death, *, dry: bool) -> bool:
-    """Whether the death shows one unless some agent steps."""
+    """Whether the death shows one unless an agent of the same entry steps."""
     if death.phase not in (Phase.IDLE, Phase.IMPORT, Phase.CONSTRUCT) or death.kind == "spawn":
         return False
     return dry or (death.error is not None and bool(death.error.where))
+
+
+def group_began(report: RunReport, death: Death) -> bool:
+    """Whether an agent of the same entry as the dead one has stepped."""
+    dead = report.agents.get(death.agent)
+    return dead is None or any(
+        agent.steps and agent.group == dead.group for agent in report.agents.values()
+    )
 
 
 def _of_failure(loaded: Loaded, report: RunReport) -> Diagnostic:

@@ -23,7 +23,12 @@ from dsec import __version__, rundir
 from dsec.config import Loaded, Override, dump, load
 from dsec.engine import preflight
 from dsec.engine.advice import advice
-from dsec.engine.diagnose import always_a_mistake, config_problems, may_be_a_mistake
+from dsec.engine.diagnose import (
+    always_a_mistake,
+    config_problems,
+    group_began,
+    may_be_a_mistake,
+)
 from dsec.engine.plan import make_spec, quotas
 from dsec.engine.progress import Meter, Snapshot
 from dsec.engine.summary import Exit, details, exit_code, totals
@@ -47,8 +52,8 @@ class View(Protocol):
     def snapshot(self, snapshot: Snapshot) -> None:
         """The run at a glance, every `interval_s`, and once at the end."""
 
-    def death(self, death: Death, advice: str) -> None:
-        """A runner died. `advice` is one sentence, or empty."""
+    def death(self, death: Death, advice: str, log: str) -> None:
+        """A runner died. `advice` is one sentence, or empty; `log` the file of its stderr."""
 
     def log(self, level: str, event: str, **fields: Any) -> None:
         """Something to be noted; `level` is debug, info, warning or error."""
@@ -215,7 +220,7 @@ def _supervise(spec: RunSpec, view: View, meter: Meter | None) -> RunReport:
     async def main() -> RunReport:
         from dsec.kernel.supervisor import Supervisor
 
-        hooks = _make_hooks(view, spec.dry)
+        hooks = _make_hooks(view, spec)
         supervisor = Supervisor(spec, hooks)
         stop = _StopSignals(supervisor, view, asyncio.get_running_loop())
         stop.install()
@@ -227,7 +232,7 @@ def _supervise(spec: RunSpec, view: View, meter: Meter | None) -> RunReport:
             if shown is not None:
                 shown.cancel()
                 await asyncio.gather(shown, return_exceptions=True)
-        hooks.end(report)
+        hooks.progress(report)
         if meter is not None:
             view.snapshot(meter.read(report, time.monotonic()))
         return report
@@ -275,14 +280,17 @@ class _StopSignals:
             self.supervisor.request_kill()
 
 
-def _make_hooks(view: View, dry: bool) -> Any:
+def _make_hooks(view: View, spec: RunSpec) -> Any:
+    from dsec.kernel.logs import file_name
     from dsec.kernel.protocols import Hooks
+
+    logs = Path(spec.run_dir) / "logs"
 
     class ViewHooks(Hooks):
         """Passes what the kernel tells on to the view.
 
         Deaths that will turn out to be mistakes in the configuration are not told as deaths; those
-        of which that is open yet are told as soon as some agent steps, or at the end.
+        of which that is open yet are told as soon as an agent of the same entry steps.
         """
 
         def __init__(self) -> None:
@@ -292,24 +300,20 @@ def _make_hooks(view: View, dry: bool) -> Any:
             view.log("debug", "agent", name=report.name, state=report.state)
 
         def death(self, death: Death) -> None:
-            if may_be_a_mistake(death, dry=dry):
+            if may_be_a_mistake(death, dry=spec.dry):
                 self._held.append(death)
             elif not always_a_mistake(death):
-                view.death(death, advice(death))
+                self._tell(death)
 
         def progress(self, report: RunReport) -> None:
-            if self._held and any(agent.steps for agent in report.agents.values()):
-                self._tell_held()
-
-        def end(self, report: RunReport) -> None:
-            """The run is over and judged."""
-            self.progress(report)
-
-        def _tell_held(self) -> None:
-            for death in self._held:
+            for death in [death for death in self._held if group_began(report, death)]:
+                self._held.remove(death)
                 if not always_a_mistake(death):
-                    view.death(death, advice(death))
-            self._held.clear()
+                    self._tell(death)
+
+        def _tell(self, death: Death) -> None:
+            name = f"{file_name(death.agent)}.{death.role.name.lower()}.err"
+            view.death(death, advice(death), str(logs / name))
 
         def disk(self, message: str) -> None:
             if message:

@@ -86,7 +86,7 @@ def test_a_death_is_told_with_all_that_is_known() -> None:
         fault_address="0x0",
         stderr_tail="one\n\x1b[31mtwo\x07",
     )
-    assert render.death_lines(death, "Do this") == [
+    assert render.death_lines(death, "Do this", "/r/a.err") == [
         "DEATH cartpole-003 env (pid 1234): killed by SIGSEGV in step",
         "  phase        step",
         "  sequence     812",
@@ -96,19 +96,20 @@ def test_a_death_is_told_with_all_that_is_known() -> None:
         "  stderr",
         "    | one",
         "    | \\x1b[31mtwo\\x07",
+        "  log          /r/a.err",
         "  what to do   Do this",
     ]
 
 
 def test_a_death_of_which_nothing_is_known_is_short() -> None:
     death = Death("a", Role.POLICY, 0, 7, "could not be forked", "spawn")
-    assert render.death_lines(death, "") == ["DEATH a policy (pid 7): could not be forked"]
+    assert render.death_lines(death, "", "") == ["DEATH a policy (pid 7): could not be forked"]
 
 
 def test_a_traceback_takes_the_place_of_stderr() -> None:
     error = ErrorInfo("ValueError", "x", traceback="Traceback\n  here")
     death = Death("a", Role.REWARD, 0, 7, "c", "exception", error=error, stderr_tail="noise")
-    lines = render.death_lines(death, "")
+    lines = render.death_lines(death, "", "")
     assert "    |   here" in lines
     assert not any("noise" in line for line in lines)
 

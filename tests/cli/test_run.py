@@ -334,6 +334,15 @@ def test_a_reader_who_goes_away_does_not_end_the_run(tmp_path: Path) -> None:
     assert json.loads((out / "summary.json").read_text())["steps"] == 400
 
 
+def test_closed_streams_do_not_end_the_run(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    command = " ".join(map(str, [*COMMAND, "run", config(tmp_path), "--out", out]))
+    script = f"{command} <&- >&- 2>&-"
+    done = watchdog.run(["bash", "-c", script], tmp_path / "streams", timeout_s=90)
+    assert done.returncode == 0
+    assert json.loads((out / "summary.json").read_text())["steps"] == 400
+
+
 def test_an_agent_that_dies_is_told_with_its_story(tmp_path: Path) -> None:
     text = GOOD + (
         "  - name: bad\n"

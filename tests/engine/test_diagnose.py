@@ -89,6 +89,15 @@ def test_a_constructor_that_raises_comes_with_its_traceback_once(tmp_path: Path)
     assert found[0].detail == "Traceback: ..."
 
 
+def test_it_is_a_mistake_though_other_entries_step(tmp_path: Path) -> None:
+    error = ErrorInfo("ValueError", "bad size", where="env")
+    ended = report([death("b", error)], steps=5)
+    ended.agents["b"].steps = 0
+    assert lines(tmp_path, ended) == [
+        "config.yaml:9:5: agents[1].env: can't be constructed: ValueError: bad size"
+    ]
+
+
 def test_one_that_raises_while_others_step_is_a_death_and_no_mistake(tmp_path: Path) -> None:
     error = ErrorInfo("ValueError", "bad luck", where="env")
     assert lines(tmp_path, report([death("a-000", error)], steps=5)) == []
