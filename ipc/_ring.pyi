@@ -43,6 +43,7 @@ class _Lib:
     DSEC_GROUP_ROLE: int
     DSEC_LANE_OFF: int
     DSEC_LANE_IDLE: int
+    DSEC_LANE_DUE: int
     DSEC_LANE_PENDING: int
     DSEC_LANE_ENDED: int
     DSEC_BAD_MAGIC: int

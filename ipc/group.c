@@ -54,12 +54,12 @@ static int scatter_lane(dsec_group *g, uint32_t i, double timeout_s)
     return dsec_release_to(lane->reader, lane->reader->read);
 }
 
-/* Send each idle lane its action. Can be called again after it was cut short: lanes that have
+/* Send each lane the action that is due. Can be called again after it was cut short: lanes that have
  * theirs are left alone. */
 static int scatter(dsec_group *g, int64_t deadline)
 {
     for (uint32_t i = 0; i < g->nlanes; i++) {
-        if (g->lane[i].state != DSEC_LANE_IDLE)
+        if (g->lane[i].state != DSEC_LANE_DUE)
             continue;
         int64_t left = deadline == INT64_MAX ? INT64_MAX : deadline - dsec_now_ns();
         int rc = lane_closed(&g->lane[i]) ? DSEC_CLOSED : scatter_lane(g, i, (double)left * 1e-9);
@@ -205,5 +205,8 @@ int dsec_group_step(dsec_group *g, double timeout_s)
         return DSEC_MISUSE;
     g->busy = 1;
     g->notable = 0;
+    for (uint32_t i = 0; i < g->nlanes; i++)
+        if (g->lane[i].state == DSEC_LANE_IDLE)
+            g->lane[i].state = DSEC_LANE_DUE;
     return dsec_group_gather(g, timeout_s);
 }

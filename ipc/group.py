@@ -141,6 +141,8 @@ class Lockstep:
                     f"an array of {view.nbytes} bytes at offset {piece.offset} doesn't divide "
                     f"among {len(self.lanes)} records of {limit} bytes"
                 )
+            if writable and view.readonly:
+                raise LocalError(f"the array at offset {piece.offset} is read-only")
             memory = ffi.from_buffer("uint8_t[]", piece.array, require_writable=writable)
             entry.memory, entry.offset, entry.nbytes = memory, piece.offset, part
             keep.append(memory)
@@ -176,8 +178,8 @@ class Lockstep:
 
     @property
     def missing(self) -> list[int]:
-        """Lanes that owe an observation."""
-        return self._in_state(lib.DSEC_LANE_PENDING)
+        """Lanes that owe an observation, or that have no room for their action."""
+        return self._in_state(lib.DSEC_LANE_PENDING, lib.DSEC_LANE_DUE)
 
     @property
     def ended(self) -> list[int]:
@@ -217,8 +219,8 @@ class Lockstep:
         entry.state, entry.started = lib.DSEC_LANE_PENDING, 0
         self.c.busy = 1
 
-    def _in_state(self, state: int) -> list[int]:
-        return [i for i, lane in enumerate(self._state) if lane.state == state]
+    def _in_state(self, *states: int) -> list[int]:
+        return [i for i, lane in enumerate(self._state) if lane.state in states]
 
     def _fail(self, code: int) -> NoReturn:
         if code == lib.DSEC_TIMEOUT:

@@ -139,7 +139,13 @@ typedef struct {
     uint32_t started;  /* has its first record been seen? */
 } dsec_lane;
 
-enum { DSEC_LANE_OFF, DSEC_LANE_IDLE, DSEC_LANE_PENDING, DSEC_LANE_ENDED };
+enum {
+    DSEC_LANE_OFF,      /* left out */
+    DSEC_LANE_IDLE,     /* has answered */
+    DSEC_LANE_DUE,      /* its action is to be sent */
+    DSEC_LANE_PENDING,  /* owes an observation */
+    DSEC_LANE_ENDED     /* has sent its last */
+};
 
 /* A field of every lane's payload, at `offset`, and the caller's array of it: lane i's part lies at
  * memory + i * nbytes. */
