@@ -94,7 +94,9 @@ def _diagnostic(
 ) -> Diagnostic:
     if error.lookup:
         return loaded.diagnostic(path, error.message)
-    if not said.startswith("can't be imported"):
+    if said.startswith("can't be constructed"):
+        if not error.traceback:
+            return loaded.diagnostic(path, error.message)  # our own words, not an exception's
         said += f"{error.type}: "
     return loaded.diagnostic(path, said + error.message, error.traceback.strip("\n"))
 

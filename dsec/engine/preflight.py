@@ -92,6 +92,28 @@ def _check_files(agents: int) -> int:
     return soft
 
 
+def check_open_files(loaded: Loaded) -> None:
+    """Check that the runners can have the descriptors that the configuration gives them.
+
+    Raises:
+        ConfigError: more than the hard limit, which nobody can raise for himself.
+    """
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if hard == resource.RLIM_INFINITY:
+        return
+    problems = [
+        loaded.diagnostic(
+            ("agents", index, "limits", "open_files"),
+            f"{agent.limits.open_files:,} are more than this machine's hard limit of {hard:,} "
+            "(`ulimit -Hn`)",
+        )
+        for index, agent in enumerate(loaded.config.agents)
+        if (agent.limits.open_files or 0) > hard
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
 def _check_user_processes(needed: int, agents: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
     if os.geteuid() == 0 or soft == resource.RLIM_INFINITY:

@@ -193,6 +193,7 @@ def validate(config: Path, overrides: Sequence[Override], scratch: Path, view: V
 
 def _preflight(loaded: Loaded, agents: int) -> int:
     preflight.check_record(loaded)
+    preflight.check_open_files(loaded)
     open_files = preflight.check_limits(agents)
     preflight.check_memory(loaded)
     return open_files

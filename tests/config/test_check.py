@@ -41,128 +41,129 @@ def test_the_example_is_sound() -> None:
     assert faults(GOOD) == []
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "fault"),
-    [
-        ("steps:", "stepz:", "c:2:3: run.stepz: unknown key (did you mean steps?)"),
-        (
-            "    count:",
-            "    num_envs:",
-            "c:5:5: agents[0].num_envs: unknown key here (did you mean agents[].env.num_envs?)",
-        ),
-        (
-            "count: 2",
-            "sync_interval: 5",
-            "c:5:5: agents[0].sync_interval: not available in this version: there is no pool",
-        ),
-        (
-            "count: 2",
-            "count: two",
-            'c:5:5: agents[0].count: expected a whole number, got text "two"',
-        ),
-        (
-            "count: 2",
-            "count: '2'",
-            'c:5:5: agents[0].count: expected a whole number, got text "2" (remove the quotes)',
-        ),
-        ("count: 2", "count: true", "c:5:5: agents[0].count: expected a whole number, got true"),
-        ("count: 2", "count: 2.5", "c:5:5: agents[0].count: expected a whole number, got 2.5"),
-        ("count: 2", "count: .nan", "c:5:5: agents[0].count: expected a whole number, got .nan"),
-        ("count: 2", "count: 0", "c:5:5: agents[0].count: must be at least 1, got 0"),
-        ("count: 2", "count: -3", "c:5:5: agents[0].count: must be at least 1, got -3"),
-        ("count: 2", "count: 1_000_000", "c:5:5: agents[0].count: must be at most 100,000"),
-        ("count: 2", "count: [2]", "c:5:5: agents[0].count: expected a whole number, got a list"),
-        (
-            "count: 2",
-            "deadlines: {step_s: 0}",
-            "c:5:17: agents[0].deadlines.step_s: must be more than 0, got 0",
-        ),
-        (
-            "count: 2",
-            "deadlines: {step_s: .inf}",
-            "c:5:17: agents[0].deadlines.step_s: expected a finite number, got .inf",
-        ),
-        (
-            "count: 2",
-            "deadlines: [3]",
-            "c:5:5: agents[0].deadlines: expected a mapping with construct_s, reset_s",
-        ),
-        (
-            "count: 2",
-            "limits: {network: no}",
-            'c:5:14: agents[0].limits.network: expected true or false, got text "no" (write false)',
-        ),
-        (
-            "count: 2",
-            "limits: {network: false}",
-            "c:5:14: agents[0].limits.network: only true is available in this version, got false",
-        ),
-        (
-            "count: 2",
-            "failover: {standby: state}",
-            "c:5:16: agents[0].failover.standby: only none is available in this version, got text",
-        ),
-        (
-            "count: 2",
-            "ipc: {ring_slots: 1}",
-            "c:5:11: agents[0].ipc.ring_slots: must be at least 4",
-        ),
-        ("name: a", "name: 7", "c:4:5: agents[0].name: expected text, got 7 (put it in quotes)"),
-        ("name: a", "name: ../x", "c:4:5: agents[0].name: a name has 1 to 64 letters"),
-        ("name: a", "name: ''", "c:4:5: agents[0].name: a name has 1 to 64 letters"),
-        ("name: a", "nam: a", "c:4:5: agents[0].nam: unknown key (did you mean name?)"),
-        ("steps: 1000", "steps: 1", "c:2:3: run.steps: 1 steps can't be shared out among 2 agents"),
-        (
-            "steps: 1000",
-            "steps: BIG",
-            "c:2:3: run.steps: must be at most 1,000,000,000,000,000, got a number of more than 20",
-        ),
-        ("steps: 1000", "steps:", "c:2:3: run.steps: missing: give steps or episodes"),
-        ("steps: 1000", "name: x", "c:1:1: run.steps: missing: give steps or episodes"),
-        (
-            "id: CartPole-v1",
-            "entry: gymnasium.make",
-            'c:7:7: agents[0].env.entry: expected "module:name" (did you mean gymnasium:make?),',
-        ),
-        (
-            "id: CartPole-v1",
-            "entry: envs/my.py",
-            'c:7:7: agents[0].env.entry: expected "module:name" (a module as in an import',
-        ),
-        (
-            "id: CartPole-v1",
-            "kwargs: {}",
-            "c:6:5: agents[0].env.id: missing: give id (CartPole-v1) or entry",
-        ),
-        ("id: CartPole-v1", "id: Cart Pole", "c:7:7: agents[0].env.id: expected the id of a"),
-        ("num_envs: 1", "entry: 'a:b'", "c:8:7: agents[0].env.entry: give either id or entry"),
-        (
-            "num_envs: 1",
-            "kwargs: {x: [99999999999999999999]}",
-            "c:8:20: agents[0].env.kwargs.x[0]: whole numbers here have at most 64 bits",
-        ),
-        (
-            "num_envs: 1",
-            "kwargs: {3: x}",
-            "c:8:16: agents[0].env.kwargs[3]: a keyword has to be text, not a number",
-        ),
-        (
-            "num_envs: 1",
-            "wrappers: {entry: 'a:b'}",
-            "c:8:7: agents[0].env.wrappers: expected a list (lines that begin with `- `), got a",
-        ),
-        (
-            "num_envs: 1",
-            "wrappers: [{}]",
-            "c:8:18: agents[0].env.wrappers[0].entry: missing; for example entry:",
-        ),
-        (
-            '{entry: "dsec.policies:RandomPolicy"}',
-            "{}",
-            "c:9:5: agents[0].policy.entry: missing; for example entry: dsec.policies:RandomPolicy",
-        ),
-    ],
-)
+# What is changed in GOOD, to what, and how the fault begins.
+MISTAKES = [
+    ("steps:", "stepz:", "c:2:3: run.stepz: unknown key (did you mean steps?)"),
+    (
+        "    count:",
+        "    num_envs:",
+        "c:5:5: agents[0].num_envs: unknown key here (did you mean agents[].env.num_envs?)",
+    ),
+    (
+        "count: 2",
+        "sync_interval: 5",
+        "c:5:5: agents[0].sync_interval: not available in this version: there is no pool",
+    ),
+    (
+        "count: 2",
+        "count: two",
+        'c:5:5: agents[0].count: expected a whole number, got text "two"',
+    ),
+    (
+        "count: 2",
+        "count: '2'",
+        'c:5:5: agents[0].count: expected a whole number, got text "2" (remove the quotes)',
+    ),
+    ("count: 2", "count: true", "c:5:5: agents[0].count: expected a whole number, got true"),
+    ("count: 2", "count: 2.5", "c:5:5: agents[0].count: expected a whole number, got 2.5"),
+    ("count: 2", "count: .nan", "c:5:5: agents[0].count: expected a whole number, got .nan"),
+    ("count: 2", "count: 0", "c:5:5: agents[0].count: must be at least 1, got 0"),
+    ("count: 2", "count: -3", "c:5:5: agents[0].count: must be at least 1, got -3"),
+    ("count: 2", "count: 1_000_000", "c:5:5: agents[0].count: must be at most 100,000"),
+    ("count: 2", "count: [2]", "c:5:5: agents[0].count: expected a whole number, got a list"),
+    (
+        "count: 2",
+        "deadlines: {step_s: 0}",
+        "c:5:17: agents[0].deadlines.step_s: must be more than 0, got 0",
+    ),
+    (
+        "count: 2",
+        "deadlines: {step_s: .inf}",
+        "c:5:17: agents[0].deadlines.step_s: expected a finite number, got .inf",
+    ),
+    (
+        "count: 2",
+        "deadlines: [3]",
+        "c:5:5: agents[0].deadlines: expected a mapping with construct_s, reset_s",
+    ),
+    (
+        "count: 2",
+        "limits: {network: no}",
+        'c:5:14: agents[0].limits.network: expected true or false, got text "no" (write false)',
+    ),
+    (
+        "count: 2",
+        "limits: {network: false}",
+        "c:5:14: agents[0].limits.network: only true is available in this version, got false",
+    ),
+    (
+        "count: 2",
+        "failover: {standby: state}",
+        "c:5:16: agents[0].failover.standby: only none is available in this version, got text",
+    ),
+    (
+        "count: 2",
+        "ipc: {ring_slots: 1}",
+        "c:5:11: agents[0].ipc.ring_slots: must be at least 4",
+    ),
+    ("name: a", "name: 7", "c:4:5: agents[0].name: expected text, got 7 (put it in quotes)"),
+    ("name: a", "name: ../x", "c:4:5: agents[0].name: a name has 1 to 64 letters"),
+    ("name: a", "name: ''", "c:4:5: agents[0].name: a name has 1 to 64 letters"),
+    ("name: a", "nam: a", "c:4:5: agents[0].nam: unknown key (did you mean name?)"),
+    ("steps: 1000", "steps: 1", "c:2:3: run.steps: 1 steps can't be shared out among 2 agents"),
+    (
+        "steps: 1000",
+        "steps: BIG",
+        "c:2:3: run.steps: must be at most 1,000,000,000,000,000, got a number of more than 20",
+    ),
+    ("steps: 1000", "steps:", "c:2:3: run.steps: missing: give steps or episodes"),
+    ("steps: 1000", "name: x", "c:1:1: run.steps: missing: give steps or episodes"),
+    (
+        "id: CartPole-v1",
+        "entry: gymnasium.make",
+        'c:7:7: agents[0].env.entry: expected "module:name" (did you mean gymnasium:make?),',
+    ),
+    (
+        "id: CartPole-v1",
+        "entry: envs/my.py",
+        'c:7:7: agents[0].env.entry: expected "module:name" (a module as in an import',
+    ),
+    (
+        "id: CartPole-v1",
+        "kwargs: {}",
+        "c:6:5: agents[0].env.id: missing: give id (CartPole-v1) or entry",
+    ),
+    ("id: CartPole-v1", "id: Cart Pole", "c:7:7: agents[0].env.id: expected the id of a"),
+    ("num_envs: 1", "entry: 'a:b'", "c:8:7: agents[0].env.entry: give either id or entry"),
+    (
+        "num_envs: 1",
+        "kwargs: {x: [99999999999999999999]}",
+        "c:8:20: agents[0].env.kwargs.x[0]: whole numbers here have at most 64 bits",
+    ),
+    (
+        "num_envs: 1",
+        "kwargs: {3: x}",
+        "c:8:16: agents[0].env.kwargs[3]: a keyword has to be text, not a number",
+    ),
+    (
+        "num_envs: 1",
+        "wrappers: {entry: 'a:b'}",
+        "c:8:7: agents[0].env.wrappers: expected a list (lines that begin with `- `), got a",
+    ),
+    (
+        "num_envs: 1",
+        "wrappers: [{}]",
+        "c:8:18: agents[0].env.wrappers[0].entry: missing; for example entry:",
+    ),
+    (
+        '{entry: "dsec.policies:RandomPolicy"}',
+        "{}",
+        "c:9:5: agents[0].policy.entry: missing; for example entry: dsec.policies:RandomPolicy",
+    ),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "fault"), MISTAKES)
 def test_one_mistake_gives_one_line(old: str, new: str, fault: str) -> None:
     found = changed(old, new.replace("BIG", "9" * 400))
     assert [line for line in found if line.startswith(fault)], found

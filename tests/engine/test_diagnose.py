@@ -90,7 +90,7 @@ def test_a_constructor_that_raises_comes_with_its_traceback_once(tmp_path: Path)
 
 
 def test_it_is_a_mistake_though_other_entries_step(tmp_path: Path) -> None:
-    error = ErrorInfo("ValueError", "bad size", where="env")
+    error = ErrorInfo("ValueError", "bad size", traceback="T", where="env")
     ended = report([death("b", error)], steps=5)
     ended.agents["b"].steps = 0
     assert lines(tmp_path, ended) == [

@@ -62,6 +62,13 @@ def test_a_hard_limit_on_files_is_an_error_with_the_way_out() -> None:
     assert "run at most 12 agents" in said
 
 
+def test_more_files_for_a_runner_than_it_can_have_is_a_mistake(tmp_path: Path) -> None:
+    text = CONFIG.replace("    ipc:", "    limits: {open_files: 1_000_000_000}\n    ipc:")
+    with pytest.raises(ConfigError, match=r"7:14: agents\[0\]\.limits\.open_files: 1,000,000,000"):
+        preflight.check_open_files(loaded(tmp_path, text))
+    preflight.check_open_files(loaded(tmp_path))
+
+
 def test_rings_larger_than_memory_are_a_mistake_with_a_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         preflight.check_memory(loaded(tmp_path), available=lambda: 50 << 20)
