@@ -100,7 +100,10 @@ def _reserve(name: str, size: int) -> int:
             f"memory pages of {mmap.PAGESIZE} bytes; segments are laid out for {HEADER_BYTES}",
             "Run on a kernel with 4 KiB pages.",
         )
-    room = available_bytes()
+    # Without this look a reservation would not fail: it would wake the out-of-memory killer.
+    room = _cgroup_room(os.sysconf("SC_AVPHYS_PAGES") * mmap.PAGESIZE)  # cheap, and never too much
+    if size + _RESERVE_BYTES > room:
+        room = available_bytes()
     if size + _RESERVE_BYTES > room:
         raise _no_memory(name, size, room)
     try:
@@ -136,14 +139,15 @@ def _no_descriptor(name: str, error: OSError) -> MachineError:
 
 
 def available_bytes() -> int:
-    """Memory that can still be reserved: of the machine, or of the tightest cgroup above us.
-
-    Without this look a reservation would not fail: it would wake the out-of-memory killer.
-    """
-    room = 1 << 62
+    """Memory that can still be reserved: of the machine, or of the tightest cgroup above us."""
+    room = os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE
     with contextlib.suppress(OSError, ValueError, IndexError):
         info = Path("/proc/meminfo").read_text(encoding="ascii")
         room = int(info.split("MemAvailable:", 1)[1].split(maxsplit=1)[0]) * 1024
+    return _cgroup_room(room)
+
+
+def _cgroup_room(room: int) -> int:
     for limit, usage in _cgroup_files():
         with contextlib.suppress(OSError, ValueError):
             bound = int(Path(limit).read_text(encoding="ascii"))
