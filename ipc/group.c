@@ -54,8 +54,8 @@ static int scatter_lane(dsec_group *g, uint32_t i, double timeout_s)
     return dsec_release_to(lane->reader, lane->reader->read);
 }
 
-/* Send each lane the action that is due. Can be called again after it was cut short: lanes that have
- * theirs are left alone. */
+/* Send each lane the action that is due. Can be called again after it was cut short: lanes that
+ * have theirs are left alone. */
 static int scatter(dsec_group *g, int64_t deadline)
 {
     for (uint32_t i = 0; i < g->nlanes; i++) {

@@ -12,7 +12,9 @@ static int good_capacity(uint64_t capacity)
 {
     if (capacity == 0)
         return 1;
-    return capacity >= DSEC_CAPACITY_MIN && capacity <= DSEC_CAPACITY_MAX && !(capacity & (capacity - 1));
+    if (capacity < DSEC_CAPACITY_MIN || capacity > DSEC_CAPACITY_MAX)
+        return 0;
+    return (capacity & (capacity - 1)) == 0;
 }
 
 /* Write a fresh header page. `start` is the position at which this ring, and every ring that the
