@@ -35,13 +35,16 @@ void dsec_enter(dsec_outbox *b, uint32_t phase, uint64_t seq)
     dsec_page *page = b->page;
     if (!page)
         return;
-    if (phase != b->phase || phase != 0)
+    if (phase != b->phase || phase != 0) {
         atomic_store_explicit(&page->progress.since_ns, dsec_now_ns(), memory_order_relaxed);
+        DSEC_POINT();
+    }
     b->phase = phase;
     b->seq = seq;
     /* SYNC POINT progress: pairs with dsec_progress_read() in segment.c; the time goes first. */
     atomic_store_explicit(&page->progress.word, (uint64_t)phase << 56 | (seq & ((1ull << 56) - 1)),
                           memory_order_release);
+    DSEC_POINT();
 }
 
 /* ------------------------------------------------------------------ the writer */

@@ -125,7 +125,7 @@ class RingMachine(RuleBasedStateMachine):
             self.wires.close()
 
 
-TestRingMachine = pytest.mark.guarantee("G2")(RingMachine.TestCase)
+TestRingMachine = pytest.mark.slow(pytest.mark.guarantee("G2")(RingMachine.TestCase))
 RingMachine.TestCase.settings = settings(deadline=None, stateful_step_count=40)
 
 
