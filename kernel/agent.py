@@ -85,8 +85,8 @@ class Agent:
     def fail(self, death: Death) -> None:
         """A runner died, or can't be."""
         self.deaths.append(death)
-        self._run.faulted(self, death)
         self.apply(AgentEvent.FAULT)
+        self._run.faulted(self, death)
 
     def wire_frame(self, role: Role) -> tuple[frames.Wire, list[int]]:
         """The Wire frame for `role` and the descriptors beside it, which the caller closes."""

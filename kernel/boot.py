@@ -22,8 +22,7 @@ from dsec.kernel.reap import PR_SET_PDEATHSIG, descendants_of, prctl, set_subrea
 
 SERVERS_DRAIN_S = 1.0  # what servers have after the supervisor's death
 KILL_MAX_S = 10.0
-_PASSED_ON = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
-_AWAITED = {*_PASSED_ON, signal.SIGTSTP, signal.SIGCHLD}
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 _lifeline = -1
 
@@ -42,14 +41,17 @@ def run(main: Callable[[], int]) -> int:
     sys.stderr.flush()
     set_subreaper(True)
     reading, writing = os.pipe()
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
+    # What was ignored from the start (nohup, a job in the background) stays so.
+    asked = (*_PASSED_ON, signal.SIGTSTP)
+    awaited = {number for number in asked if signal.getsignal(number) != signal.SIG_IGN}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {*awaited, signal.SIGCHLD})
     guardian = os.getpid()
     pid = os.fork()
     if pid == 0:
         os.close(writing)
         _be_supervisor(main, guardian, reading, mask)
     os.close(reading)
-    code = _wait(pid)
+    code = _wait(pid, {*awaited, signal.SIGCHLD})
     kill_descendants(0.0 if code < 128 else SERVERS_DRAIN_S)
     os.close(writing)
     if code > 128:
@@ -112,9 +114,9 @@ def _reap(awaited: int = 0) -> int | None:
     return found
 
 
-def _wait(supervisor: int) -> int:
+def _wait(supervisor: int, awaited: set[signal.Signals]) -> int:
     while True:
-        number = signal.sigwaitinfo(_AWAITED).si_signo
+        number = signal.sigwaitinfo(awaited).si_signo
         if number == signal.SIGCHLD:
             if (code := _reap(supervisor)) is not None:
                 return code

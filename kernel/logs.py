@@ -39,16 +39,15 @@ class Logs:
         self._turn: deque[Path] = deque()
         folder.mkdir(parents=True, exist_ok=True)
 
-    def open(self, stem: str) -> tuple[int, int, int]:
-        """Open both for appending; return their descriptors, which the caller closes, and where
-        on stderr this incarnation's output begins."""
-        fds: list[int] = []
+    def open(self, stem: str, fds: list[int]) -> int:
+        """Open both for appending and put their descriptors, the caller's to close, behind `fds`;
+        return where on stderr this incarnation's output begins."""
         for path in (self._folder / f"{stem}.out", self._folder / f"{stem}.err"):
             fds.append(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644))
             if path not in self._known:
                 self._known.add(path)
                 self._turn.append(path)
-        return fds[0], fds[1], os.fstat(fds[1]).st_size
+        return os.fstat(fds[-1]).st_size
 
     def tail(self, stem: str, begin: int) -> str:
         """The last lines on stderr, none of them from before `begin`."""

@@ -82,15 +82,15 @@ class Reaper:
     """Watches the children of one supervisor and reaps what comes to it.
 
     Args:
-        mark: empty if all children of this process are ours. Otherwise a dead child that nobody
-            watches is reaped only if it is from a session that one of our runners began, and a
-            living one counts as ours only if `mark` is in its environment.
+        mark: empty if all children of this process are ours. Otherwise one that nobody watches
+            counts as ours if it is from a session that one of our runners began, or has `mark` in
+            its environment (which can't be seen any more once it is dead).
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, mark: str) -> None:
         self._loop, self._mark = loop, mark.encode()
         self._watched: dict[int, tuple[int, Callable[[Exit], None]]] = {}
-        self._sessions: set[int] = set()
+        self._ours: set[int] = set()
         self._ended_lately: set[int] = set()
         self._seen: set[int] = set()
 
@@ -107,7 +107,7 @@ class Reaper:
         except OSError as error:
             raise MachineError(f"no pidfd for {pid}: {error}", "Raise `ulimit -n`.") from None
         self._watched[pid] = (pidfd, on_exit)
-        self._sessions.add(pid)
+        self._ours.add(pid)
         self._loop.add_reader(pidfd, self._ended, pid)
 
     def kill(self, pid: int, signum: int = signal.SIGKILL) -> None:
@@ -159,6 +159,7 @@ class Reaper:
         for pid in self._watched:
             self.kill(pid)
         orphans = self._strangers()
+        self._ours.update(orphans)  # to be known when they are dead
         for pid in orphans + descendants_of(*orphans, *self._watched):
             _kill(pid)
         return bool(self._watched or orphans or self._strangers(dead=True))
@@ -174,7 +175,7 @@ class Reaper:
             stat = read_stat(pid)
             if pid in self._watched or (stat.state in "ZX") != dead:
                 continue
-            if not self._mark or stat.session in self._sessions or self._is_marked(pid):
+            if not self._mark or {stat.session, pid} & self._ours or self._is_marked(pid):
                 found.append(pid)
         return found
 

@@ -35,8 +35,9 @@ _EVENTS: Mapping[type, RunnerEvent] = {
     frames.Done: RunnerEvent.DONE,
     frames.RecorderDone: RunnerEvent.DONE,
     frames.Failed: RunnerEvent.FAILED,
-    frames.ImportFailed: RunnerEvent.FAILED,
+    frames.ImportFailed: RunnerEvent.VIOLATION,  # a zygote that fails stays, but is of no use
 }
+_BAD = (RunnerEvent.FAILED, RunnerEvent.VIOLATION)
 # Where it is in no user code that we know of; its progress word may know better.
 _WAITING = (RunnerState.HOLDING, RunnerState.READY, RunnerState.RUNNING)
 
@@ -120,12 +121,20 @@ class Runner:
         """
         if self.channel is not None:
             self.channel.close()
-        shell = self._shell
-        out, err, self._stderr_from = shell.logs.open(self._stem)
+        shell, fds = self._shell, list[int]()
         ours, theirs = channel.pair()
+        fds.append(theirs.detach())
         on_frame, on_close = shell.guarded(self._on_frame), shell.guarded(self._on_close)
         self.channel = channel.AsyncChannel(ours, on_frame, on_close, shell.loop)
-        return [theirs.detach(), os.dup(shell.lifeline), out, err]
+        try:
+            fds.append(os.dup(shell.lifeline))
+            self._stderr_from = shell.logs.open(self._stem, fds)
+        except OSError:
+            self.channel.close()
+            for fd in fds:
+                os.close(fd)
+            raise
+        return fds
 
     def hang(self, cause: str, kind: str = "hang") -> None:
         """Somebody found that it hangs, or lives against the rules: end it."""
@@ -190,7 +199,7 @@ class Runner:
         if event is None:
             if not self._owner.frame(frame):
                 self._violate(f"sent {type(frame).__name__}")
-        elif event is not RunnerEvent.FAILED and RUNNER[self.state][event][1] == ("kill",):
+        elif event not in _BAD and RUNNER[self.state][event][1] == ("kill",):
             self._violate(f"sent {type(frame).__name__} out of turn")
         else:
             self.said[type(frame)] = frame
@@ -284,7 +293,7 @@ class Runner:
             self._ended()
 
     def _death(self) -> Death:
-        end = self._exit or Exit(0, -1)
+        end, verdict = self._exit or Exit(0, -1), self._verdict
         phase, seq, address, error = self._phase, -1, "", None
         if self._word is not None:
             told = self.word()
@@ -295,15 +304,15 @@ class Runner:
         failed = self.said.get(frames.Failed)
         kind = "signal" if end.signal else "exit"
         cause = how_it_ended(end.signal, end.code, in_phase(phase))
-        if self._verdict is not None:
-            kind, cause = self._verdict
+        if verdict is not None:
+            kind, cause = verdict
         elif isinstance(failed, frames.Failed):
             kind, error, seq = "exception", failed.error, failed.seq
             phase = Phase(failed.phase) if failed.phase in set(Phase) else phase
             cause = f"raised {error.type} {in_phase(phase)}: {error.message}"
         elif isinstance(broken := self.said.get(frames.ImportFailed), frames.ImportFailed):
             kind, error = "import", broken.error
-            cause = f"import of {broken.module} raised {error.type}: {error.message}"
+            cause = f"import of {broken.module}: {error.message}"
         limits = self._start.limits if isinstance(self._start, frames.Start) else {}
         return Death(
             agent=self.agent,

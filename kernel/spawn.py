@@ -119,9 +119,9 @@ class Zygote(Server):
 
     def ended(self, death: Death | None) -> None:
         """No more forks: whoever waits for one hears why."""
-        self._pump()
         if death is not None:
             self._on_broken(self, death)
+        self._pump()
 
     def fork(self, runner: Runner) -> None:
         """Fork a runner as soon as possible; it is told, whatever happens."""
