@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Sequence
 from typing import NoReturn
 
 from dsec.errors import ChannelClosed, DsecError, FrameError, PeerError
@@ -41,15 +42,20 @@ _ROLE_MODULES = {
 }
 
 
-def main(supervisor_pid: int, control: int, lifeline: int, stdout: int, stderr: int) -> NoReturn:
+def main(between_pid: int, supervisor_pid: int, fds: Sequence[int]) -> NoReturn:
     """Be a runner until the end.
+
+    Args:
+        between_pid: the parent, which exits now.
+        supervisor_pid: the parent after that.
+        fds: control socket, lifeline, stdout file and stderr file.
 
     Exit codes: 0 after Done; EXIT_FAILED (70) after Failed, or where not even that could be
     said; the code of user code's own `sys.exit(n)`; EXIT_KERNEL_GONE if the channel ended.
     """
     code = EXIT_FAILED
     try:
-        code = _live(supervisor_pid, control, lifeline, stdout, stderr)
+        code = _live(between_pid, supervisor_pid, fds)
     except RunnerExit as end:
         code = end.code
     except BaseException as error:
@@ -63,8 +69,9 @@ def main(supervisor_pid: int, control: int, lifeline: int, stdout: int, stderr: 
         os._exit(code)
 
 
-def _live(supervisor_pid: int, control: int, lifeline: int, stdout: int, stderr: int) -> int:
-    isolate.await_parent(supervisor_pid)
+def _live(between_pid: int, supervisor_pid: int, fds: Sequence[int]) -> int:
+    control, lifeline, stdout, stderr = fds
+    isolate.await_parent(between_pid, supervisor_pid)
     os.setsid()
     isolate.die_with_parent(supervisor_pid)
     line = isolate.Lifeline(lifeline)
@@ -73,8 +80,8 @@ def _live(supervisor_pid: int, control: int, lifeline: int, stdout: int, stderr:
     _set_signals()
     channel = Channel.from_fd(control)
     channel.send(Hello(pid=os.getpid()))
-    frame, fds = await_frame(channel)
-    if fds or not isinstance(frame, Start | RecorderStart):
+    frame, extra = await_frame(channel)
+    if extra or not isinstance(frame, Start | RecorderStart):
         raise FrameError(f"{type(frame).__name__} came where Start was due")
     if isinstance(frame, RecorderStart):
         # It drains for a limited time after the supervisor's death; the guardian ends it then.

@@ -15,7 +15,6 @@ import resource
 import select
 import signal
 import sys
-import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -32,7 +31,7 @@ class OrphanedError(Exception):
     """The process that this one belongs to is gone, or was never its parent."""
 
 
-def await_parent(supervisor_pid: int) -> None:
+def await_parent(between_pid: int, supervisor_pid: int) -> None:
     """Return once the supervisor is the parent: the process in between has exited.
 
     A runner is forked by a process that exits at once, so that the supervisor, a subreaper,
@@ -41,25 +40,19 @@ def await_parent(supervisor_pid: int) -> None:
     Raises:
         OrphanedError: somebody else inherited this process, or REPARENT_TIMEOUT_S has passed.
     """
-    deadline = time.monotonic() + REPARENT_TIMEOUT_S
-    first = os.getppid()
-    while (parent := os.getppid()) != supervisor_pid:
-        if parent != first:
-            raise OrphanedError(
-                f"process {parent} is the parent, not the supervisor {supervisor_pid}"
-            )
-        left_s = deadline - time.monotonic()
-        if left_s <= 0:
-            raise OrphanedError(f"process {parent} is still there after {REPARENT_TIMEOUT_S:g} s")
-        # Readable once `parent` has exited, and by then its children have been handed on.
+    if os.getppid() == between_pid:
+        # Readable once that process has exited, and by then its children have been handed on.
         with contextlib.suppress(ProcessLookupError):
-            pidfd = os.pidfd_open(parent)
+            pidfd = os.pidfd_open(between_pid)
             try:
                 poll = select.poll()
                 poll.register(pidfd, select.POLLIN)
-                poll.poll(left_s * 1000)
+                poll.poll(REPARENT_TIMEOUT_S * 1000)
             finally:
                 os.close(pidfd)
+    parent = os.getppid()
+    if parent != supervisor_pid:
+        raise OrphanedError(f"process {parent} is the parent, not the supervisor {supervisor_pid}")
 
 
 def die_with_parent(supervisor_pid: int) -> None:

@@ -200,6 +200,7 @@ def fork_runner(frame: Fork, fds: Sequence[int]) -> Forked | ForkFailed:
 
 def _between(frame: Fork, fds: Sequence[int], writing: int) -> None:
     """The middle process: fork the runner, say its pid, exit. Never returns."""
+    own_pid = os.getpid()
     try:
         try:
             runner = os.fork()
@@ -208,7 +209,7 @@ def _between(frame: Fork, fds: Sequence[int], writing: int) -> None:
         if runner != 0:
             os.write(writing, b"%d" % runner)
             os._exit(0)
-        bootstrap.main(frame.supervisor_pid, *fds)
+        bootstrap.main(own_pid, frame.supervisor_pid, fds)
     finally:
         os._exit(EXIT_FAILED)
 
