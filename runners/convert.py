@@ -81,6 +81,11 @@ def convert(run_dir: str | Path, stop: Callable[[], bool] = lambda: False) -> Co
     files: list[Path] = []
     troubles: list[str] = []
     with JournalReader(run_dir / FILE_NAME) as journal:
+        if not journal.index.agents:
+            # Of a recorder that was started anew when all was converted: that stays.
+            journal.path.unlink()
+            found = sorted(path for path in folder.glob("*") if path.suffix in (".parquet", ".dsj"))
+            return Conversion(tuple(str(path.relative_to(run_dir)) for path in found))
         try:
             folder.mkdir(exist_ok=True)
             for stale in folder.glob("*.tmp"):

@@ -161,7 +161,8 @@ class Recorder:
                 if known.declaration.agent == wire.agent:
                     past = known
         try:
-            track = Track(wire, fds, past, self._past)
+            recorded = self._journal is not None
+            track = Track(wire, fds, past, self._past, recorded=recorded)
         except FrameError:
             raise
         except (PeerError, LayoutError) as error:

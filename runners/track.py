@@ -18,10 +18,11 @@ from typing import Any, Final
 import numpy as np
 
 from dsec.errors import CorruptRingError, FrameError, JournalError
-from dsec.ipc.frames import AgentProgress, Finished, Role, Wire
+from dsec.ipc.frames import AgentProgress, Finished, Phase, Role, Wire
 from dsec.ipc.join import Batch, Join, iter_records
 from dsec.ipc.layout import EnvRecord, Layout, decode_spaces
 from dsec.ipc.ring import FLAG_END, KIND_ACTION, KIND_OBS, KIND_REWARD, Outbox, Peer, Reader
+from dsec.ipc.segment import ProgressWord
 from dsec.runners.columns import Decoder
 from dsec.runners.journal import AgentIndex, Declaration, JournalReader
 
@@ -43,6 +44,7 @@ class Track:
     Args:
         wire: what the kernel sent; `fds` came with it and are closed here.
         past: what a journal that is continued holds of this agent, with `journal` to read it.
+        recorded: there is a journal at all.
 
     Attributes:
         index: the agent's number in the journal, -1 as long as it is not declared there.
@@ -66,14 +68,19 @@ class Track:
         fds: Sequence[int],
         past: AgentIndex | None = None,
         journal: JournalReader | None = None,
+        *,
+        recorded: bool = True,
     ) -> None:
         self.name = wire.agent
         self.index = past.declaration.index if past else -1
         self._peers: dict[int, Peer] = {}
-        self._outbox, readers = self._attach(wire, fds)
+        self._recorded = recorded
+        self._outbox, readers, (phase, _, told) = self._attach(wire, fds)
         self._env, self._actions = _layouts(wire.spaces, wire.num_envs)
         self._wire = wire
         self.seq_committed = past.seq_committed if past else -1
+        if not recorded:
+            self.seq_committed = told - 1
         self._readers = readers
         self._join = Join(
             *readers,
@@ -92,24 +99,36 @@ class Track:
         self.due_s = 0.0
         self.visited_s = 0.0
         self._rate = 0.0
-        self._steps = self._episodes = 0
+        self._steps = (self.seq_committed + 1) * wire.num_envs
+        self._episodes = 0
         self._return_sum = 0.0
         self._returns: deque[float] = deque(maxlen=RETURNS_KEPT)
-        self.saw_first = False
-        self._saw_end = False
+        self.saw_first = not recorded and told > 0
+        self._saw_end = not recorded and phase is Phase.CLOSE
         self._policy_bytes: bytes | memoryview = b""
         if past is not None:
             self._resume(past, journal)
 
-    def _attach(self, wire: Wire, fds: Sequence[int]) -> tuple[Outbox, list[Reader]]:
-        """Map the four segments; whatever happens, the descriptors are closed."""
+    def _attach(
+        self, wire: Wire, fds: Sequence[int]
+    ) -> tuple[Outbox, list[Reader], tuple[Phase, int, int]]:
+        """Map the four segments; whatever happens, the descriptors are closed.
+
+        Returns:
+            My outbox, the three readers, and what my progress word said.
+        """
         outbox: Outbox | None = None
+        progress = Phase.IDLE, 0, 0
         try:
             for segment in wire.segments:
                 if not 0 <= segment.fd < len(fds):
                     raise FrameError(f"Wire of {wire.agent!r} refers to a descriptor it lacks")
                 if segment.role == Role.RECORDER:
+                    word = ProgressWord(fds[segment.fd])
+                    progress = word.read()
+                    word.close()
                     outbox = Outbox(fds[segment.fd], segment.size, segment.role)
+                    outbox.enter(progress[0], progress[2])  # opening it forgets that
                 else:
                     peer = Peer(fds[segment.fd], segment.size, segment.role)
                     self._peers[segment.role] = peer
@@ -118,7 +137,8 @@ class Track:
                 os.close(fd)
         if outbox is None or not self._peers.keys() >= set(_WRITERS):
             raise FrameError(f"Wire of {wire.agent!r} lacks a segment")
-        return outbox, [Reader(outbox, self._peers[role]) for role in _WRITERS]
+        readers = [Reader(outbox, self._peers[role]) for role in _WRITERS]
+        return outbox, readers, progress
 
     def declaration(self, index: int) -> Declaration:
         """What the journal is told of this agent before its first batch."""
@@ -159,7 +179,6 @@ class Track:
                     self._ended_episode(float(running[i]))
                     running[i] = 0.0
             running = _added(running, rewards[begin:])
-        self._steps = (past.seq_committed + 1) * was.num_envs
         for i, value in enumerate(running.tolist()):
             self._join.c.running[i] = value
         if block is not None:
@@ -204,6 +223,10 @@ class Track:
         """The batch is written: give its records back to their writers."""
         batch = self.batch
         assert batch is not None, "only what was taken is committed"
+        if not self._recorded:
+            # Before the release: the join drops what was counted, and misses what was not.
+            phase = Phase.CLOSE if self.ending else Phase.IDLE
+            self._outbox.enter(phase, batch.first_seq + batch.count)
         self._join.release()
         self.batch = None
         self.seq_committed = batch.first_seq + batch.count - 1

@@ -24,7 +24,7 @@ from dsec.ipc.frames import (
     Role,
     Wire,
 )
-from dsec.ipc.ring import KIND_ACTION, KIND_OBS, KIND_REWARD
+from dsec.ipc.ring import FLAG_END, KIND_ACTION, KIND_OBS, KIND_REWARD
 from dsec.recording import Recording
 from dsec.runners.columns import split
 from dsec.runners.failure import EXIT_FAILED, EXIT_KERNEL_GONE
@@ -127,28 +127,24 @@ def test_a_recorder_killed_between_write_and_release_repeats_nothing(
     """The cursors are behind the journal then; the journal decides."""
     agent = make(n=2, end_chance=0.05)
     published = 0
-    for incarnation in range(4):
+    for more in (1, 30, 31, 200):
         recorder = record(
             before=(
                 "import os\n"
                 "from dsec.runners.track import Track\n"
-                "def die(self, real=Track.committed, seen=[]):\n"
-                "    seen.append(self)\n"
-                f"    if len(seen) == {incarnation + 1}:\n"
+                "def die(self, real=Track.committed):\n"
+                f"    if self.batch.first_seq + self.batch.count == {published + more}:\n"
                 "        os.kill(os.getpid(), 9)\n"
                 "    real(self)\n"
                 "Track.committed = die\n"
             )
         )
         recorder.wire(agent)
-        for _ in range(incarnation + 1):
-            before = published
-            published += 20
-            agent.publish(before, published)
-            if recorder.process.poll() is None and incarnation:
-                recorder.silent(0.1)
+        agent.publish(published, published + more)
+        published += more
         assert recorder.process.wait(PATIENCE_S) == -signal.SIGKILL
-        assert agent.outboxes[Role.ENV].tail > 0
+        with JournalReader(run_dir / "journal.dsj") as journal:
+            assert journal.index.agents[0].seq_committed == published - 1
     recorder = record()
     recorder.wire(agent)
     agent.publish(published, published + 50, last=True)
@@ -440,6 +436,74 @@ def test_without_a_recording_everything_is_counted_all_the_same(
     done = recorder.finish()
     assert done == RecorderDone(())
     assert not list(run_dir.iterdir())
+
+
+@pytest.mark.slow
+def test_without_a_journal_a_recorder_started_anew_goes_on_too(
+    make: Make, record: Record, run_dir: Path
+) -> None:
+    agent, ended = make("a"), make("b")
+    for die in (
+        "Join.release = lambda self: kill()",
+        "Outbox.enter = lambda *a: a[2] < 40 or kill()",
+    ):
+        recorder = record(
+            form="none",
+            before=(
+                "import os\n"
+                "from dsec.ipc.join import Join\n"
+                "from dsec.ipc.ring import Outbox\n"
+                "def kill():\n"
+                "    os.kill(os.getpid(), 9)\n"
+                f"{die}\n"
+            ),
+        )
+        recorder.wire(agent)
+        agent.publish(max(0, agent.published[Role.ENV]), agent.published[Role.ENV] + 30)
+        assert recorder.process.wait(PATIENCE_S) == -signal.SIGKILL
+    recorder = record(form="none")
+    recorder.wire(agent)
+    recorder.wire(ended)
+    ended.publish(0, 10)
+    ended.publish_action(10)
+    ended.publish_obs(11, FLAG_END)
+    ended.publish_reward(10)
+    recorder.wait_for_progress("b", 11)
+    recorder.kill()
+    recorder = record(form="none")
+    recorder.wire(ended)
+    end = recorder.expect(Finished)
+    assert end.clean and (end.steps, end.seq_committed) == (11, 10)
+    recorder.wire(agent)
+    last = agent.published[Role.ENV]
+    agent.publish(last, last + 5, last=True)
+    end = recorder.expect(Finished)
+    assert end.clean and end.steps == last + 5
+    assert recorder.finish() == RecorderDone(())
+
+
+@pytest.mark.slow
+def test_a_recorder_started_anew_after_the_conversion_finds_the_tables(
+    make: Make, record: Record, run_dir: Path
+) -> None:
+    agent = make(group="g")
+    recorder = record(
+        before=(
+            "import os\n"
+            "from dsec.runners import convert\n"
+            "def die(*args, real=convert.convert):\n"
+            "    real(*args)\n"
+            "    os.kill(os.getpid(), 9)\n"
+            "convert.convert = die\n"
+        )
+    )
+    recorder.wire(agent)
+    agent.publish(0, 20, last=True)
+    recorder.expect(Finished)
+    recorder.channel.send(Finish())
+    assert recorder.process.wait(PATIENCE_S) == -signal.SIGKILL
+    assert record().finish().files == ("recording/g.parquet",)
+    check(run_dir, agent, 20, "cut", "parquet")
 
 
 @pytest.mark.slow
