@@ -6,7 +6,6 @@
  * tails again, and no sleep on it is long.
  */
 #define _GNU_SOURCE
-#include <sched.h>
 #include <string.h>
 
 #include "ring.h"
@@ -162,15 +161,13 @@ static int sleep_for_group(dsec_group *g, int64_t deadline)
 static int wait_for_lanes(dsec_group *g, int64_t deadline)
 {
     int missing = sweep(g);
-    for (uint32_t i = 1; missing > 0 && i <= g->spin; i++) {
-        sched_yield();
+    for (uint32_t left = dsec_polls(&g->poll); missing > 0 && left > 0; left--) {
+        int go_on = dsec_yield(&g->poll, deadline);
         missing = sweep(g);
-        if (missing > 0 && i % DSEC_LOOK_EVERY == 0) {
-            if (dsec_interrupted())
-                return DSEC_INTERRUPTED;
-            if (dsec_now_ns() >= deadline)
-                return DSEC_TIMEOUT;
-        }
+        if (missing > 0 && go_on == DSEC_EMPTY)
+            break;
+        if (missing > 0 && go_on != DSEC_OK)
+            return go_on;
     }
     if (missing <= 0)
         return missing;

@@ -117,7 +117,7 @@ class Lockstep:
         self.c.lane = self._state
         self.c.nlanes = len(lanes)
         self.c.page = group.page if group is not None else ffi.NULL
-        self.c.spin = spin
+        self.c.poll.spin = spin
         self.c.busy = 1  # the first observations are awaited without an action
         for i, (outbox, reader) in enumerate(self.lanes):
             self.replace(i, outbox, reader)

@@ -5,7 +5,6 @@
  * against the tail, and only the checked copy is used.
  */
 #define _GNU_SOURCE
-#include <sched.h>
 
 #include "ring.h"
 
@@ -136,17 +135,15 @@ static int wait_for_tail(dsec_reader *r, uint64_t want, double timeout_s)
     if (!(timeout_s > 0))
         return DSEC_TIMEOUT;
     int64_t deadline = dsec_deadline(timeout_s);
-    for (uint32_t i = 1; i <= r->mine->spin; i++) {
-        sched_yield();
+    for (uint32_t left = dsec_polls(&r->mine->poll); left > 0; left--) {
+        int go_on = dsec_yield(&r->mine->poll, deadline);
         rc = ready(r, want, &tail);
         if (rc != DSEC_EMPTY)
             return rc;
-        if (i % DSEC_LOOK_EVERY == 0) {
-            if (dsec_interrupted())
-                return DSEC_INTERRUPTED;
-            if (dsec_now_ns() >= deadline)
-                return DSEC_TIMEOUT;
-        }
+        if (go_on == DSEC_EMPTY)
+            break;
+        if (go_on != DSEC_OK)
+            return go_on;
     }
     return dsec_sleep_for_tail(r, want, deadline);
 }

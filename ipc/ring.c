@@ -11,7 +11,6 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include "ring.h"
@@ -125,17 +124,15 @@ static int wait_for_space(dsec_outbox *b, uint64_t need, double timeout_s)
     if (!(timeout_s > 0))
         return DSEC_TIMEOUT;
     int64_t deadline = dsec_deadline(timeout_s);
-    for (uint32_t i = 1; i <= b->spin; i++) {
-        sched_yield();
+    for (uint32_t left = dsec_polls(&b->poll); left > 0; left--) {
+        int go_on = dsec_yield(&b->poll, deadline);
         int rc = has_space(b, need);
         if (rc != DSEC_EMPTY)
             return rc;
-        if (i % DSEC_LOOK_EVERY == 0) {
-            if (dsec_interrupted())
-                return DSEC_INTERRUPTED;
-            if (dsec_now_ns() >= deadline)
-                return DSEC_TIMEOUT;
-        }
+        if (go_on == DSEC_EMPTY)
+            break;
+        if (go_on != DSEC_OK)
+            return go_on;
     }
     return sleep_for_space(b, need, deadline);
 }

@@ -81,6 +81,13 @@ typedef struct {
     uint32_t epoch;
 } dsec_peer;
 
+/* How a process polls before it sleeps; see dsec_yield(). */
+typedef struct {
+    uint32_t spin;     /* sched_yield calls before a wait sleeps */
+    uint32_t skip;     /* waits that are still to sleep without polling */
+    uint32_t penalty;  /* waits that the latest slow yield cost */
+} dsec_patience;
+
 /* A reader of my ring, as the writer sees it. */
 typedef struct {
     dsec_peer *peer;   /* the reader's outbox, where its cursor and its want lie */
@@ -100,7 +107,7 @@ typedef struct {
     uint32_t lag;      /* index of the follower that is at `floor` */
     uint32_t role;
     uint32_t epoch;    /* written into each record */
-    uint32_t spin;     /* sched_yield calls before a wait sleeps */
+    dsec_patience poll;
     uint32_t phase;    /* private copy of the progress word's phase */
     uint32_t nfollowers;
     uint64_t seq;      /* private copy of the progress word's seq */
@@ -165,7 +172,7 @@ typedef struct {
     uint32_t nsinks;
     uint32_t action_bytes; /* payload of an action record */
     uint32_t fixed_bytes;  /* least payload of an observation record; more is extra */
-    uint32_t spin;
+    dsec_patience poll;
     uint32_t busy;         /* a step is under way */
     uint32_t notable;      /* lanes with extra bytes or at their end, in this step */
     uint32_t late;         /* a lane that was missing when last looked at */

@@ -26,7 +26,6 @@ _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "64-bit atomics must be lock-free to
 #define DSEC_AWAKE UINT64_MAX
 #define DSEC_NONE UINT64_MAX
 #define DSEC_ALL_BITS 0xffffffffu
-#define DSEC_LOOK_EVERY 16u /* polls between two looks at the clock and the signals */
 
 /* A shared word on its own pair of cache lines: adjacent lines are prefetched together. */
 typedef struct {
@@ -154,6 +153,8 @@ int64_t dsec_deadline(double timeout_s);
 int dsec_interrupted(void);
 int dsec_sleep(const dsec_word *word, uint64_t seen, uint32_t bits, int64_t deadline_ns);
 void dsec_wake(const dsec_word *word, uint32_t bits);
+uint32_t dsec_polls(dsec_patience *p);
+int dsec_yield(dsec_patience *p, int64_t deadline_ns);
 
 /* ---- crash.c */
 void dsec_crash_forget(const void *page);

@@ -156,11 +156,11 @@ class Outbox:
     @property
     def spin(self) -> int:
         """How often a wait polls (with sched_yield between) before it sleeps; 0 = sleep at once."""
-        return int(self.c.spin)
+        return int(self.c.poll.spin)
 
     @spin.setter
     def spin(self, polls: int) -> None:
-        self.c.spin = polls
+        self.c.poll.spin = polls
 
     @property
     def record_bytes_max(self) -> int:

@@ -127,7 +127,7 @@ int dsec_outbox_open(dsec_outbox *b, void *base, uint64_t size, uint32_t role, i
     b->claimed = DSEC_NONE;
     b->role = role;
     b->epoch = epoch < 0 ? ident.epoch : (uint32_t)epoch;
-    b->spin = 1000;
+    b->poll.spin = 1000;
     dsec_store(&page->space_want, DSEC_AWAKE);
     for (int i = 0; i < DSEC_ROLES; i++)
         dsec_store(&page->slot[i].want, DSEC_AWAKE);

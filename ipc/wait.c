@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -77,6 +78,45 @@ int dsec_interrupted(void)
         return 0;
     atomic_store_explicit(&signals_answered, seen, memory_order_relaxed);
     return 1;
+}
+
+/* A yield that takes longer than this lost the processor to somebody who doesn't yield. */
+#define SLOW_NS (250 * 1000)
+#define PENALTY_MIN 32u
+#define PENALTY_MAX 4096u
+
+/* How often the wait that begins may poll. Polling with sched_yield() beats sleeping by far while
+ * all who are runnable work in small steps, and is ruin beside one who computes: the scheduler
+ * makes who yields wait for a whole slice. So each slow yield has the next waits sleep at once,
+ * twice as many as the slow one before had; a poll that goes well halves that. */
+uint32_t dsec_polls(dsec_patience *p)
+{
+    if (p->skip > 0) {
+        p->skip--;
+        return 0;
+    }
+    p->penalty /= 2;
+    return p->spin;
+}
+
+/* Let others run. DSEC_OK: poll on; DSEC_EMPTY: look once more, then sleep; DSEC_INTERRUPTED and
+ * DSEC_TIMEOUT: look once more, then give up. */
+int dsec_yield(dsec_patience *p, int64_t deadline_ns)
+{
+    int64_t before = dsec_now_ns();
+    sched_yield();
+    int64_t now = dsec_now_ns();
+    if (dsec_interrupted())
+        return DSEC_INTERRUPTED;
+    if (now >= deadline_ns)
+        return DSEC_TIMEOUT;
+    if (now - before < SLOW_NS)
+        return DSEC_OK;
+    p->penalty = p->penalty < PENALTY_MIN / 4 ? PENALTY_MIN : p->penalty * 4;
+    if (p->penalty > PENALTY_MAX)
+        p->penalty = PENALTY_MAX;
+    p->skip = p->penalty;
+    return DSEC_EMPTY;
 }
 
 static uint32_t *futex_word(const dsec_word *word)

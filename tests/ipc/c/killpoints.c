@@ -42,7 +42,7 @@ static void write_records(const test_segment *mine, const test_segment *theirs, 
     dsec_peer reader;
     outbox_open(&box, mine);
     peer_open(&reader, theirs);
-    box.spin = 0;
+    box.poll.spin = 0;
     box.group = group;
     CHECK(dsec_add_follower(&box, &reader, -1) == DSEC_OK);
     for (uint64_t seq = first; seq < RECORDS; seq++) {
@@ -119,7 +119,7 @@ static void consume(const test_segment *mine, const test_segment *theirs, volati
     dsec_reader r;
     outbox_open(&box, mine);
     peer_open(&peer, theirs);
-    box.spin = 0;
+    box.poll.spin = 0;
     CHECK(dsec_reader_open(&r, &box, &peer) == DSEC_OK);
     uint64_t expected = *done;
     int first = 1;

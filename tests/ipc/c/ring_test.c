@@ -23,7 +23,7 @@ static void wires_make(wires *w, uint64_t capacity, uint64_t start)
         w->segment[role] = segment_make(role, capacity, start);
         outbox_open(&w->box[role], &w->segment[role]);
         peer_open(&w->peer[role], &w->segment[role]);
-        w->box[role].spin = 1;
+        w->box[role].poll.spin = 1;
     }
 }
 
@@ -188,7 +188,7 @@ static void fuzz_group(wires *w, uint64_t *seed, uint64_t *refused)
     dsec_lane lane = {.box = &w->box[1], .reader = &r, .state = DSEC_LANE_PENDING};
     dsec_piece in = {.memory = action, .nbytes = 8}, out = {.memory = obs, .nbytes = 40};
     dsec_group g = {.lane = &lane, .nlanes = 1, .action = &in, .nactions = 1, .action_bytes = 8,
-                    .sink = &out, .nsinks = 1, .fixed_bytes = 40, .busy = 1, .spin = 1};
+                    .sink = &out, .nsinks = 1, .fixed_bytes = 40, .busy = 1, .poll.spin = 1};
     for (int i = 0; i < 8; i++) {
         int rc = g.busy ? dsec_group_gather(&g, 0) : dsec_group_step(&g, 0);
         *refused += rc == DSEC_CORRUPT;

@@ -58,7 +58,7 @@ static uint64_t stream(uint32_t spin, uint64_t count, uint64_t nbytes)
         s[role] = segment_make(role, 4096, 0 - 4096ull);
         outbox_open(&box[role], &s[role]);
         peer_open(&peer[role], &s[role]);
-        box[role].spin = spin;
+        box[role].poll.spin = spin;
     }
     job jobs[3] = {{.box = &box[0], .count = count, .nbytes = nbytes}};
     for (int i = 0; i < 2; i++) {
@@ -117,7 +117,7 @@ static void lockstep(uint32_t spin, uint64_t count)
         outbox_open(&box[i], &policy[i]);
         peer_open(&envpeer[i], &env[i]);
         peer_open(&peer[i], &policy[i]);
-        envbox[i].spin = spin;
+        envbox[i].poll.spin = spin;
         envbox[i].group = bell.base;
         CHECK(dsec_add_follower(&envbox[i], &peer[i], -1) == DSEC_OK);
         CHECK(dsec_add_follower(&box[i], &envpeer[i], -1) == DSEC_OK);
@@ -131,7 +131,7 @@ static void lockstep(uint32_t spin, uint64_t count)
     dsec_piece out = {.memory = (uint8_t *)obs, .nbytes = 8};
     dsec_group g = {.page = bell.base, .lane = lane, .nlanes = LANES, .action = &in, .nactions = 1,
                     .sink = &out, .nsinks = 1, .action_bytes = 8, .fixed_bytes = 8, .busy = 1,
-                    .spin = spin};
+                    .poll.spin = spin};
     CHECK(dsec_group_gather(&g, LIMIT_S) == DSEC_OK);
     for (uint64_t seq = 1; seq < count; seq++) {
         for (int i = 0; i < LANES; i++) {

@@ -37,7 +37,7 @@ static void pair_open(pair *p, uint64_t nbytes, int eventfd)
         p->segment[role] = segment_make(role, 4096, 0);
         outbox_open(&p->box[role], &p->segment[role]);
         peer_open(&p->peer[role], &p->segment[role]);
-        p->box[role].spin = 0;
+        p->box[role].poll.spin = 0;
     }
     CHECK(dsec_add_follower(&p->box[0], &p->peer[1], eventfd) == DSEC_OK);
     CHECK(dsec_reader_open(&p->reader, &p->box[1], &p->peer[0]) == DSEC_OK);
