@@ -176,7 +176,7 @@ def _caught(work: Any) -> Outcome:
 
 
 def _guarded(main: Any, as_json: bool) -> int:
-    """`engine.guard`, where it can be had."""
+    """`engine.guard`; what keeps it from beginning is an outcome, too."""
     from dsec import engine
     from dsec.errors import MachineError
 
@@ -184,8 +184,9 @@ def _guarded(main: Any, as_json: bool) -> int:
         return engine.guard(main)
     except MachineError as error:
         outcome = engine.Outcome(engine.Exit.MACHINE, engine.totals(None, None), error)
-        stdout, stderr = standard_streams()
-        return _finish(outcome, stdout, stderr, as_json=as_json)
+    except KeyboardInterrupt:
+        outcome = engine.Outcome(engine.Exit.INTERRUPTED, engine.totals(None, None))
+    return _finish(outcome, *standard_streams(), as_json=as_json)
 
 
 def _finish(outcome: Outcome, stdout: SafeStream, stderr: SafeStream, *, as_json: bool) -> int:

@@ -13,7 +13,6 @@ from dsec.engine.plan import Quota
 from dsec.kernel.report import AgentReport, RunReport
 
 WINDOW_S = 5.0
-RETURNS_MIN = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,7 @@ class Meter:
         steps = sum(agent.steps for agent in agents)
         episodes = sum(agent.episodes for agent in agents)
         steps_per_s, episodes_per_s = self._speed(now, steps, episodes)
-        returns = [agent.returns_last for agent in agents if agent.episodes >= RETURNS_MIN]
+        returns = [agent.returns_last for agent in agents if agent.episodes]
         eta_s = None
         if self._steps_quota and steps_per_s:
             eta_s = max(0, self._steps_quota - steps) / steps_per_s

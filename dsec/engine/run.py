@@ -234,7 +234,7 @@ def _supervise(spec: RunSpec, view: View, meter: Meter | None) -> RunReport:
                 shown.cancel()
                 await asyncio.gather(shown, return_exceptions=True)
         hooks.progress(report)
-        if meter is not None:
+        if meter is not None and report.failure_kind != "config":
             view.snapshot(meter.read(report, time.monotonic()))
         return report
 

@@ -134,11 +134,13 @@ def test_an_interrupt_before_anything_is_one_line(
     monkeypatch.setattr(engine, "guard", interrupted)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        assert kernel.main(["run", str(config(tmp_path))]) == 130
+        assert kernel.main(["run", str(config(tmp_path)), "--json"]) == 130
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-    assert capsys.readouterr().err.strip() == "dsec-kernel: interrupted"
+    written = capsys.readouterr()
+    assert written.err == "dsec-kernel: interrupted before the run began\n"
+    assert json.loads(written.out)["steps"] == 0
 
 
 def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
