@@ -1,0 +1,212 @@
+"""Children and orphans, real ones: watched, reaped, and killed to the last."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from dsec.kernel import reap
+from dsec.kernel.reap import Exit, Reaper, descendants_of, read_stat
+from tests import watchdog
+
+PAUSE = "import signal; signal.pause()"
+# A child that starts one in a group of its own and one daemon, says their pids, and waits.
+FAMILY = """
+import os, signal, sys
+os.setsid()
+if os.fork() == 0:
+    os.setpgid(0, 0)
+    signal.pause()
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        signal.pause()
+    os._exit(0)
+os.wait()
+print("born", flush=True)
+signal.pause()
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libuv_started() -> None:
+    """Open the pipe that libuv keeps for the life of the process, before leaks are looked for."""
+    uvloop.new_event_loop().close()
+
+
+@pytest.fixture(autouse=True)
+def subreaper() -> Iterator[None]:
+    was = reap.set_subreaper(True)
+    yield
+    reap.set_subreaper(was)
+
+
+class World:
+    """A loop that runs while a test waits, and what a reaper said in it."""
+
+    def __init__(self) -> None:
+        self.loop = uvloop.new_event_loop()
+        self.ends: dict[int, Exit] = {}
+
+    def reaper(self, mark: str = "") -> Reaper:
+        return Reaper(self.loop, mark)
+
+    def watch(self, reaper: Reaper, pid: int) -> None:
+        reaper.watch(pid, lambda end: self.ends.__setitem__(pid, end))
+
+    def until(self, condition: Callable[[], object], what: str) -> None:
+        def turned() -> bool:
+            self.loop.run_until_complete(asyncio.sleep(0))
+            return bool(condition())
+
+        watchdog.until(turned, 20, what)
+
+    def end_of(self, reaper: Reaper, pid: int) -> Exit:
+        self.watch(reaper, pid)
+        self.until(lambda: pid in self.ends, "the child's end")
+        return self.ends[pid]
+
+    def state(self, pid: int, *states: str) -> None:
+        self.until(lambda: read_stat(pid).state in states, f"state {states}")
+
+    def kill_all(self, reaper: Reaper) -> None:
+        def nothing_left() -> bool:
+            reaper.sweep()
+            return not reaper.kill_all()
+
+        self.until(nothing_left, "the end of everybody")
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World()
+    yield world
+    world.loop.close()
+
+
+def start(code: str, **env: str) -> int:
+    """A child that nobody but the test's reaper knows of."""
+    return os.posix_spawn(sys.executable, [sys.executable, "-c", code], {**os.environ, **env})
+
+
+@pytest.mark.guarantee("G6")
+@pytest.mark.parametrize(
+    ("code", "signum", "exit_code"),
+    [
+        ("import os; os._exit(3)", 0, 3),
+        ("pass", 0, 0),
+        ("import os; os.kill(os.getpid(), 9)", 9, -1),
+        ("import os; os.abort()", 6, -1),
+        ("bytearray(100 << 20)", 0, 0),
+    ],
+)
+def test_an_end_is_told_with_its_status_and_peak(
+    code: str, signum: int, exit_code: int, world: World
+) -> None:
+    end = world.end_of(world.reaper(), start(code))
+    assert (end.signal, end.code) == (signum, exit_code)
+    assert end.rss_peak_bytes > (100 << 20 if "bytearray" in code else 1 << 20)
+
+
+def test_a_watched_child_can_be_killed_and_then_no_more(world: World) -> None:
+    reaper, pid = world.reaper(), start(PAUSE)
+    world.watch(reaper, pid)
+    reaper.kill(pid)
+    world.until(lambda: pid in world.ends, "its end")
+    assert world.ends[pid].signal == signal.SIGKILL
+    reaper.kill(pid)
+    reaper.kill(1)
+
+
+def test_who_is_no_child_is_not_watched(world: World) -> None:
+    with pytest.raises(ChildProcessError):
+        world.watch(world.reaper(), 1)
+
+
+def test_a_status_that_somebody_else_took_is_no_obstacle(world: World) -> None:
+    child = subprocess.Popen([sys.executable, "-c", PAUSE])
+    world.watch(world.reaper(), child.pid)
+    child.kill()
+    child.wait()
+    world.until(lambda: child.pid in world.ends, "its end")
+    assert world.ends[child.pid] == Exit(0, 255)
+
+
+@pytest.mark.guarantee("G8")
+def test_the_group_and_the_session_of_a_dead_runner_die_with_it(world: World) -> None:
+    """Its children are killed at once if they kept its group, at the next sweep if they kept its
+    session; a daemon goes with the run."""
+    reaper = world.reaper()
+    child = subprocess.Popen([sys.executable, "-c", FAMILY], stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"born\n"
+    child.stdout.close()
+    [member] = descendants_of(child.pid)
+    [daemon] = [pid for pid in descendants_of(os.getpid(), depth=1) if pid != child.pid]
+    world.watch(reaper, child.pid)
+    reaper.kill(child.pid)
+    world.until(lambda: child.pid in world.ends, "its end")
+    child.returncode = 0  # the reaper has its status
+    reaper.sweep()
+    world.state(member, "Z", "X")
+    assert read_stat(daemon).state == "S"
+    world.kill_all(reaper)
+    assert {read_stat(member).state, read_stat(daemon).state} == {"X"}
+    assert reaper.left() == []
+
+
+@pytest.mark.guarantee("G8")
+def test_a_dead_orphan_is_reaped_once_it_was_seen_twice(world: World) -> None:
+    reaper = world.reaper()
+    reaper.sweep()  # without any child
+    pid = start("pass")
+    world.state(pid, "Z")
+    reaper.sweep()
+    assert read_stat(pid).state == "Z", "somebody may still ask for it"
+    reaper.sweep()
+    assert read_stat(pid).state == "X"
+
+
+def test_a_zombie_that_is_watched_is_left_to_its_watcher(world: World) -> None:
+    reaper, pid = world.reaper(), start("import os; os._exit(3)")
+    world.watch(reaper, pid)
+    watchdog.until(lambda: read_stat(pid).state == "Z", 10, "the child's end")
+    for _ in range(3):
+        reaper.sweep()
+    world.until(lambda: pid in world.ends, "the word of it")
+    assert world.ends[pid].code == 3
+
+
+def test_in_a_shared_process_only_what_is_ours_is_touched(world: World) -> None:
+    reaper = world.reaper("DSEC_RUN=abc")
+    theirs = subprocess.Popen([sys.executable, "-c", PAUSE])
+    dead = subprocess.Popen([sys.executable, "-c", "pass"])
+    os.waitid(os.P_PID, dead.pid, os.WEXITED | os.WNOWAIT)
+    ours = start(PAUSE, DSEC_RUN="abc")
+    environment = Path(f"/proc/{ours}/environ")
+    world.until(lambda: b"DSEC_RUN=abc" in environment.read_bytes(), "its exec")
+    world.kill_all(reaper)
+    assert read_stat(ours).state == "X"
+    assert theirs.poll() is None
+    assert dead.wait() == 0
+    theirs.kill()
+    theirs.wait()
+
+
+def test_a_stopped_process_is_seen_to_be() -> None:
+    pid = start(PAUSE)
+    os.kill(pid, signal.SIGSTOP)
+    watchdog.until(lambda: read_stat(pid).state == "T", 10, "the stop")
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert read_stat(pid).state == "X"
+    assert read_stat(os.getpid()).state == "R"
+    assert read_stat(os.getpid()).session == os.getsid(0)
