@@ -30,7 +30,8 @@ from numpy.typing import NDArray
 from dsec.errors import DsecError, JournalError
 from dsec.ipc import values
 from dsec.ipc.layout import Layout, decode_spaces
-from dsec.runners.columns import END_WORDS, LeafValues, Rows, leaf_paths
+from dsec.runners.columns import END_WORDS, Rows
+from dsec.runners.records import LeafValues, leaf_paths
 
 METADATA_KEY: Final = b"dsec"
 METADATA_VERSION: Final = 1

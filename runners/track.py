@@ -23,8 +23,8 @@ from dsec.ipc.join import Batch, Join, iter_records
 from dsec.ipc.layout import EnvRecord, Layout, decode_spaces
 from dsec.ipc.ring import FLAG_END, KIND_ACTION, KIND_OBS, KIND_REWARD, Outbox, Peer, Reader
 from dsec.ipc.segment import ProgressWord
-from dsec.runners.columns import Decoder
 from dsec.runners.journal import AgentIndex, Declaration, JournalReader
+from dsec.runners.records import Decoder
 
 RETURNS_KEPT: Final = 100
 WORDS_CHARS_MAX: Final = 200

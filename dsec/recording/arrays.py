@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from dsec.errors import DsecError, JournalError, LocalError
 from dsec.ipc.layout import decode_spaces
-from dsec.runners import columns
-from dsec.runners.columns import END_WORDS, LeafValues, Rows
+from dsec.runners import records
+from dsec.runners.columns import END_WORDS, Rows
+from dsec.runners.records import LeafValues
 
 _WORDS = np.array(END_WORDS)
 
@@ -178,12 +179,12 @@ class Source:
             return np.concatenate(arrays) if arrays else empty
 
         def tree(space: Space[Any], pieces: list[LeafValues]) -> Any:
-            from_nothing = columns.empty(space, n)
+            from_nothing = records.empty(space, n)
             leaves = [
-                columns.joined([piece[i] for piece in pieces] or [none])[:, pick]
+                records.joined([piece[i] for piece in pieces] or [none])[:, pick]
                 for i, none in enumerate(from_nothing)
             ]
-            return columns.unflatten(space, iter(leaves))
+            return records.unflatten(space, iter(leaves))
 
         keyed = _Keyed(parts, env)
         obs_space = agent.observation_space
@@ -199,7 +200,7 @@ class Source:
             truncated=joined("truncated", np.bool_),
             end=_WORDS[joined("end", np.uint8)],
             final_obs={
-                key: columns.unflatten(obs_space, iter(leaves))
+                key: records.unflatten(obs_space, iter(leaves))
                 for key, leaves in keyed.all("finals")
             },
             infos=dict(keyed.all("infos")),

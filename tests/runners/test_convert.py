@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from hypothesis import strategies as st
 from dsec.errors import JournalError
 from dsec.ipc import values
 from dsec.recording import Recording
-from dsec.runners import convert, parquet
+from dsec.runners import columns, convert, parquet
 from dsec.runners.columns import END_WORDS
 from dsec.runners.convert import ConversionStopped
 from dsec.runners.journal import FILE_NAME, JournalReader
@@ -104,9 +105,12 @@ def test_the_table_is_what_its_readers_expect(tmp_path: Path, agents: list[Scrip
         assert (values.decode(row["info"]) if row["info"] else None) == info
 
 
-def test_how_batches_were_cut_leaves_no_trace(tmp_path: Path) -> None:
+def test_how_batches_were_cut_leaves_no_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     contents = []
     for step in (1, 7, 64):
+        monkeypatch.setattr(columns, "BUNDLE_ROWS_MAX", 3 * step)
         run_dir = tmp_path / str(step)
         run_dir.mkdir()
         made = [ScriptedAgent(f"a-{i}", OBS, BOX, 2, group="a", seed=i) for i in range(2)]
@@ -179,8 +183,9 @@ STOP_AT = 25
 
 @pytest.mark.guarantee("G2", "G8")
 def test_a_stopped_conversion_leaves_the_journal_and_nothing_else(
-    tmp_path: Path, agents: list[ScriptedAgent]
+    tmp_path: Path, agents: list[ScriptedAgent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(columns, "BUNDLE_ROWS_MAX", 1)
     write_journal(tmp_path, agents, COUNTS, step=2)
     content = (tmp_path / FILE_NAME).read_bytes()
     calls = iter(range(1000))
@@ -194,7 +199,8 @@ def test_a_stopped_conversion_leaves_the_journal_and_nothing_else(
 
 CONVERT = """
 import os, sys
-from dsec.runners import convert
+from dsec.runners import columns, convert
+columns.BUNDLE_ROWS_MAX = 1
 calls = iter(range(1000))
 def look():
     if next(calls) == int(sys.argv[2]):
@@ -274,13 +280,17 @@ def test_nonsense_from_one_agent_costs_its_own_rows_only(
 ) -> None:
     """An env's extras are its own bytes, and the join doesn't read them."""
     bad = agents[1]
-    bad.encode_extras = lambda *_: b"\xff" * 40
-    write_journal(tmp_path, agents, COUNTS)
+    bad.encode_extras = lambda finals, infos: (
+        b"\xff" * 40 if len(bad.truth.obs) > 40 else bad.record.encode_extras(finals, infos)
+    )
+    counts = (70, 60, 41)
+    write_journal(tmp_path, agents, counts, step=10)
     result = convert.convert(tmp_path)
     assert result.files == (FILE_NAME, "recording/a.parquet")
     assert "a-001" in result.message and "kept" in result.message
     table = pq.read_table(tmp_path / "recording/a.parquet", columns=["agent"])
-    assert set(table["agent"].to_pylist()) == {"a-000", "a-002"}
+    rows = Counter(table["agent"].to_pylist())
+    assert rows == {"a-000": 140, "a-001": 60, "a-002": 82}, "what is before the fault is there"
     with Recording.open(tmp_path) as recording:
         assert recording.form == "journal"
         assert_recorded(recording.transitions("a-002"), agents[2], COUNTS[2], "cut")

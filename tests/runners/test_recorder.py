@@ -26,9 +26,9 @@ from dsec.ipc.frames import (
 )
 from dsec.ipc.ring import FLAG_END, KIND_ACTION, KIND_OBS, KIND_REWARD
 from dsec.recording import Recording
-from dsec.runners.columns import split
 from dsec.runners.failure import EXIT_FAILED, EXIT_KERNEL_GONE
 from dsec.runners.journal import JournalReader, Kind
+from dsec.runners.records import split
 from tests.runners.scripted import (
     PATIENCE_S,
     RecorderProcess,

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from dsec.errors import JournalError, LocalError
 from dsec.recording import Episode, Recording, Transitions
+from dsec.runners import columns, parquet
 from dsec.runners.convert import convert
 from dsec.runners.journal import FILE_NAME
 from tests.ipc.strategies import any_space, same
@@ -45,6 +46,13 @@ def agents() -> Iterator[list[ScriptedAgent]]:
 
 
 COUNTS = (120, 33, 250)
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read the journal batch by batch, and make row groups of a few rows."""
+    monkeypatch.setattr(columns, "BUNDLE_ROWS_MAX", 1)
+    monkeypatch.setattr(parquet, "ROWS_MAX", 22)
 
 
 @pytest.fixture
@@ -97,6 +105,7 @@ def test_both_forms_give_what_was_published(run_dir: Path, agents: list[Scripted
     count=st.integers(0, 60),
     step=st.integers(1, 30),
     seed=st.integers(0, 1000),
+    bundle=st.integers(1, 80),
 )
 def test_every_space_survives_both_forms(
     obs: Any,
@@ -105,12 +114,15 @@ def test_every_space_survives_both_forms(
     count: int,
     step: int,
     seed: int,
+    bundle: int,
     tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run_dir = tmp_path_factory.mktemp("run")
     agent = ScriptedAgent("a", obs, action, n, seed=seed, end_chance=0.2)
     try:
         write_journal(run_dir, [agent], [count], step=step)
+        monkeypatch.setattr(columns, "BUNDLE_ROWS_MAX", bundle)
         with Recording.open(run_dir) as recording:
             assert_recorded(recording.transitions("a"), agent, count, "cut")
             before = everything(recording)
@@ -124,6 +136,7 @@ def test_every_space_survives_both_forms(
         agent.close()
 
 
+@pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("form", ["journal", "parquet"])
 def test_pieces_and_single_environments_are_parts_of_the_whole(
     run_dir: Path, agents: list[ScriptedAgent], form: str
@@ -135,6 +148,7 @@ def test_pieces_and_single_environments_are_parts_of_the_whole(
         whole = recording.transitions("walker-001")
         pieces = list(recording.iterate("walker-001"))
         assert sum(map(len, pieces)) == len(whole) == 120
+        assert len(pieces) > 2
         assert same(np.concatenate([piece.obs for piece in pieces]), whole.obs)
         for env in (0, 1):
             one = recording.transitions("walker-001", env)
@@ -145,6 +159,7 @@ def test_pieces_and_single_environments_are_parts_of_the_whole(
             assert one.infos == {t: info for (t, i), info in whole.infos.items() if i == env}
 
 
+@pytest.mark.usefixtures("small_pieces")
 def test_what_the_actions_led_to(run_dir: Path, agents: list[ScriptedAgent]) -> None:
     maze = agents[2]
     with Recording.open(run_dir) as recording:
@@ -158,6 +173,7 @@ def test_what_the_actions_led_to(run_dir: Path, agents: list[ScriptedAgent]) -> 
             piece.next_obs()
 
 
+@pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("form", ["journal", "parquet"])
 def test_episodes_add_up_across_pieces(
     run_dir: Path, agents: list[ScriptedAgent], form: str
