@@ -49,11 +49,15 @@ class Stat(NamedTuple):
 def read_stat(pid: int) -> Stat:
     """Look at a process."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
+        try:
+            text = os.read(fd, 4096)
+        finally:
+            os.close(fd)
     except OSError:
         return Stat("X", 0, 0)
-    field = text[text.rindex(")") + 2 :].split()
-    return Stat(field[0], int(field[3]), int(field[11]) + int(field[12]))
+    field = text[text.rindex(b")") + 2 :].split()
+    return Stat(field[0].decode(), int(field[3]), int(field[11]) + int(field[12]))
 
 
 def descendants_of(*pids: int, depth: int = 1 << 20) -> list[int]:

@@ -13,12 +13,23 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dsec.ipc.frames import Phase, Role
+from dsec.ipc.ring import (
+    FLAG_BOUNDARY,
+    FLAG_END,
+    KIND_ACTION,
+    KIND_END,
+    Outbox,
+    Peer,
+    Reader,
+)
+from dsec.ipc.segment import Segment
 from dsec.kernel import reap, recorder
 from dsec.kernel.machine import AgentState
 from dsec.kernel.report import AgentReport, RunReport
@@ -421,6 +432,63 @@ def test_a_dry_run_constructs_everything_and_goes_nowhere(tmp_path: Path) -> Non
     assert {death.agent for death in report.deaths} == {"bad", "worse"}
     assert report.seconds == 0
     assert report.files == ()
+
+
+class Player(Recording):
+    """Plays an agent's policy in a thread of this process: always action 1."""
+
+    def wired(self, agent: str, segments: Mapping[Role, Segment], spaces: bytes) -> bool:
+        mine = segments[Role.POLICY]
+        self.outbox = Outbox(mine.fd, mine.size, Role.POLICY)
+        self.peers = {
+            role: Peer(each.fd, each.size, role)
+            for role, each in segments.items()
+            if role is not Role.POLICY
+        }
+        self.thread = threading.Thread(target=self.play)
+        self.thread.start()
+        assert spaces
+        return False
+
+    def play(self) -> None:
+        for peer in self.peers.values():
+            self.outbox.add_reader(peer)
+        reader = Reader(self.outbox, self.peers[Role.ENV])
+        self.played = 0
+        while True:
+            reader.next(30.0)
+            ended, flags = reader.flags & FLAG_END, reader.flags & FLAG_BOUNDARY
+            reader.release()
+            offset = self.outbox.claim(0 if ended else 8, 30.0)
+            if ended:
+                self.outbox.commit(self.played, KIND_END, FLAG_END, 0)
+                return
+            self.outbox.buffer[offset : offset + 8] = (1).to_bytes(8, sys.byteorder)
+            self.outbox.commit(self.played, KIND_ACTION, flags, 8)
+            self.played += 1
+
+    def close(self) -> None:
+        self.thread.join(30)
+        self.outbox.close()
+        for peer in self.peers.values():
+            peer.close()
+
+
+@pytest.mark.parametrize("steps", [60, ENDLESS])
+def test_the_caller_plays_a_role_itself(steps: int, tmp_path: Path) -> None:
+    async def act(stage: Stage) -> None:
+        if steps == ENDLESS:
+            await stage.until_stepping()
+            stage.supervisor.request_drain("enough")
+
+    stage = Stage(tmp_path, agent("a", steps=steps, external=True))
+    stage.hooks = player = Player()
+    report = stage.run(act)
+    player.close()
+    assert states(report) == {"a": "done"}
+    assert report.agents["a"].steps == player.played >= 20
+    assert report.agents["a"].lost == 0
+    assert report.deaths == []
 
 
 def test_without_a_recorder_nothing_is_counted(tmp_path: Path) -> None:
