@@ -9,8 +9,10 @@ excepted. What ruff, mypy and import-linter can check is left to them.
 from __future__ import annotations
 
 import ast
+import io
 import re
 import subprocess
+import tokenize
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -18,7 +20,7 @@ from pathlib import Path
 ROOMS = ("dsec", "kernel", "runners", "ipc", "failover", "sml", "cli")
 LINES_MAX = 450  # the aim is 400; this is where a file must be split
 FUNCTION_LINES_MAX = 70
-KERNEL_LINES_MAX = 1500
+KERNEL_LINES_MAX = 1500  # of code
 LINE_LENGTH_MAX = 100
 FILE_BYTES_MAX = 300_000
 
@@ -51,6 +53,20 @@ def in_rooms(sources: Sources) -> Iterator[tuple[str, str]]:
 def too_long(path: str, text: str, lines_max: int = LINES_MAX) -> list[str]:
     lines = text.count("\n")
     return [f"{path}: {lines} lines, at most {lines_max}: split it"] if lines > lines_max else []
+
+
+def code_lines(text: str) -> int:
+    """Lines with code on them: comments, docstrings and blank lines make no kernel bigger."""
+    quiet = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in (*quiet, tokenize.ENDMARKER):
+            lines |= set(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(text)):
+        kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+        if isinstance(node, kinds) and ast.get_docstring(node) is not None:
+            lines -= set(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+    return len(lines)
 
 
 def long_functions(path: str, text: str) -> list[str]:
