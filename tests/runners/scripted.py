@@ -1,41 +1,25 @@
-"""Agents whose every byte is known in advance, and a real recorder process to write them down.
+"""Agents whose every byte is known in advance.
 
 Owns `ScriptedAgent`, which publishes env, policy and reward records into real segments exactly as
-runners do (and keeps what a recording of them must say), and `RecorderProcess`, which plays the
-kernel towards a recorder in a process of its own. Knows nothing of journals and tables.
+runners do, and keeps what a recording of them must say. Knows nothing of journals and tables.
 """
 
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 import numpy as np
 from gymnasium import Space, spaces
 
-from dsec.errors import ChannelClosed, ChannelTimeout
 from dsec.ipc import segment
-from dsec.ipc.channel import Channel, pair
 from dsec.ipc.frames import (
-    Abandon,
     AnyFrame,
-    Finish,
-    Finished,
-    Progress,
-    Ready,
-    RecorderDone,
-    RecorderStart,
     Role,
     SegmentRef,
     Wire,
-    Wired,
 )
 from dsec.ipc.layout import (
     FLAG_TERMINATED,
@@ -56,9 +40,6 @@ from dsec.ipc.ring import (
     Peer,
 )
 from dsec.recording import Transitions
-from dsec.runners.commit import Committer
-from dsec.runners.journal import FILE_NAME, JournalWriter, Kind, Run
-from dsec.runners.track import Track
 from tests.ipc.strategies import same, samples
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -311,142 +292,3 @@ def assert_recorded(found: Transitions, agent: ScriptedAgent, count: int, stop: 
         assert all(same(a.astype(b.dtype), b) for a, b in pairs), key
     assert same(found.infos, expected["infos"])
     assert same(found.reset_infos, expected["reset_infos"])
-
-
-CHILD = """
-import sys
-from pathlib import Path
-from dsec.ipc.channel import Channel
-from dsec.runners import recorder
-channel = Channel.from_fd(int(sys.argv[1]))
-{before}
-start, _ = channel.recv(30)
-sys.exit(recorder.main(channel, start))
-"""
-
-
-class RecorderProcess:
-    """A recorder in a process of its own; this object is its kernel.
-
-    Args:
-        before: code that the process runs before it is a recorder, for faults.
-    """
-
-    def __init__(
-        self,
-        run_dir: Path,
-        *,
-        form: str = "parquet",
-        disk_wait_s: float = 30.0,
-        before: str = "",
-        ready: bool = True,
-    ) -> None:
-        mine, theirs = pair()
-        self.channel = Channel(mine)
-        self.stderr = run_dir.parent / f"{run_dir.name}-recorder.stderr"
-        with self.stderr.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", CHILD.format(before=before), str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                cwd=ROOT,
-                stderr=log,
-            )
-        theirs.close()
-        self.progress: dict[str, Any] = {}
-        self.channel.send(RecorderStart(str(run_dir), form, disk_wait_s, "test", 7))
-        if ready:
-            self.expect(Ready)
-
-    def expect(self, kind: type[FrameT], timeout_s: float = PATIENCE_S) -> FrameT:
-        """The next frame but Progress, which must be of this kind."""
-        while True:
-            frame, fds = self.channel.recv(timeout_s)
-            assert not fds
-            if isinstance(frame, Progress):
-                self.progress.update({told.agent: told for told in frame.agents})
-                continue
-            assert isinstance(frame, kind), f"{frame}\n{self.stderr.read_text()}"
-            return frame
-
-    def wait_for_progress(self, agent: str, steps: int) -> None:
-        """Read frames until the agent has that many steps."""
-        while agent not in self.progress or self.progress[agent].steps < steps:
-            frame, _ = self.channel.recv(PATIENCE_S)
-            assert isinstance(frame, Progress), f"{frame}\n{self.stderr.read_text()}"
-            self.progress.update({told.agent: told for told in frame.agents})
-
-    def wire(self, agent: ScriptedAgent) -> None:
-        frame, fds = agent.wire()
-        try:
-            self.channel.send(frame, fds)
-        finally:
-            for fd in fds:
-                if fd != agent.segments[Role.RECORDER].fd:
-                    segment.Segment(fd, 0, 0, 0).close()
-        assert self.expect(Wired).agent == agent.name
-
-    def abandon(self, agent: str) -> Finished:
-        self.channel.send(Abandon(agent))
-        return self.expect(Finished)
-
-    def finish(self) -> RecorderDone:
-        """Finish it and see it exit with 0."""
-        self.channel.send(Finish())
-        done = self.expect(RecorderDone)
-        assert self.process.wait(PATIENCE_S) == 0, self.stderr.read_text()
-        return done
-
-    def silent(self, for_s: float) -> bool:
-        """Whether nothing but Progress comes for that long."""
-        try:
-            while isinstance(self.channel.recv(for_s)[0], Progress):
-                pass
-        except ChannelTimeout:
-            return True
-        except ChannelClosed:
-            return False
-        return False
-
-    def kill(self) -> None:
-        """SIGKILL it and see it die of that."""
-        self.process.kill()
-        assert self.process.wait(PATIENCE_S) == -signal.SIGKILL
-
-    def __enter__(self) -> RecorderProcess:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.channel.close()
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait(PATIENCE_S)
-
-
-def write_journal(
-    run_dir: Path, agents: Sequence[ScriptedAgent], counts: Sequence[int], *, step: int = 40
-) -> None:
-    """Journal agents to their end without a process: `step` transitions to a batch, in turns."""
-    journal = JournalWriter(run_dir / FILE_NAME, Run("test", 7))
-    told: list[AnyFrame] = []
-    committer = Committer(journal, told.append, 1.0)
-    tracks = []
-    for agent in agents:
-        tracks.append(Track(*agent.wire_copy()))
-        committer.add(tracks[-1])
-    for first in range(0, max([*counts, 1]), step):
-        for agent, track, count in zip(agents, tracks, counts, strict=True):
-            if first < max(count, 1):
-                end = min(first + step, count)
-                agent.publish(first, end, last=end == count)
-                committer.look(track)
-    for track in tracks:
-        while not track.finished:
-            committer.look(track)
-    assert all(isinstance(frame, Finished) and frame.clean for frame in told), told
-    journal.append(Kind.CLOSED)
-    journal.close()

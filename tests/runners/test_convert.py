@@ -27,7 +27,8 @@ from dsec.runners import columns, convert, parquet
 from dsec.runners.columns import END_WORDS
 from dsec.runners.convert import ConversionStopped
 from dsec.runners.journal import FILE_NAME, JournalReader
-from tests.runners.scripted import ROOT, ScriptedAgent, assert_recorded, write_journal
+from tests.runners.recorders import ROOT, write_journal
+from tests.runners.scripted import ScriptedAgent, assert_recorded
 
 BOX = gs.Box(-1, 1, (2, 3), np.float32)
 OBS = gs.Dict({"box": BOX, "k": gs.Discrete(9), "deep": gs.Tuple((gs.MultiBinary(2),))})

@@ -21,7 +21,8 @@ from dsec.runners import columns, parquet
 from dsec.runners.convert import convert
 from dsec.runners.journal import FILE_NAME
 from tests.ipc.strategies import any_space, same
-from tests.runners.scripted import ROOT, ScriptedAgent, assert_recorded, leaves, write_journal
+from tests.runners.recorders import ROOT, write_journal
+from tests.runners.scripted import ScriptedAgent, assert_recorded, leaves
 
 BOX = gs.Box(-1, 1, (4,), np.float32)
 
