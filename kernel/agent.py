@@ -11,7 +11,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dsec.errors import MachineError
+from dsec.errors import FrameError, LocalError, MachineError
 from dsec.ipc import frames, segment
 from dsec.ipc.frames import AnyFrame, Phase, Role
 from dsec.kernel import tree
@@ -26,8 +26,12 @@ from dsec.kernel.spec import AgentSpec
 if TYPE_CHECKING:
     from dsec.kernel.supervisor import Supervisor
 
-_ENDED = (AgentState.DONE, AgentState.QUARANTINED)
-_STARTING = (AgentState.WAITING, AgentState.STARTING, AgentState.WIRING)
+PEER_ENDED_S = 60.0  # how long a runner may idle after the first of its peers has ended
+_SAID = {
+    AgentState.RUNNING: "running",
+    AgentState.DONE: "done",
+    AgentState.QUARANTINED: "quarantined",
+}
 
 
 class Agent:
@@ -57,7 +61,7 @@ class Agent:
     @property
     def ended(self) -> bool:
         """Nothing more comes of it."""
-        return self.state in _ENDED
+        return self.state in (AgentState.DONE, AgentState.QUARANTINED)
 
     @property
     def settling(self) -> bool:
@@ -76,8 +80,7 @@ class Agent:
         self.state, actions = AGENT[self.state][event]
         for action in actions:
             self._act(action)
-        said = self.state.name.lower() if self.ended else "running"
-        said = "starting" if self.state in _STARTING else said
+        said = _SAID.get(self.state, self.report.state)
         if said != self.report.state:
             self.report.state = said
             self._run.changed(self)
@@ -85,7 +88,7 @@ class Agent:
     def fail(self, death: Death) -> None:
         """A runner died, or can't be."""
         self.deaths.append(death)
-        self.apply(AgentEvent.FAULT)
+        self.apply(AgentEvent.FAULT_LATE if death.phase is Phase.CLOSE else AgentEvent.FAULT)
         self._run.faulted(self, death)
 
     def wire_frame(self, role: Role) -> tuple[frames.Wire, list[int]]:
@@ -158,7 +161,8 @@ class Agent:
         Waiting has no deadline, for its peers have theirs. But a runner that is stopped (SIGSTOP)
         while idle is in no phase that could be late, and stops its agent. So the process state is
         sampled where nothing moves: T, seen twice and a look apart, counts as a hang. And one
-        that still waits after a peer has ended waits for nothing, unless a full disk holds it.
+        that still waits long after a peer has ended waits for nothing, unless it is the recorder
+        that holds it back.
         """
         stopped = read_stat(runner.pid).state == "T"
         if stopped and runner in self._stopped:
@@ -166,7 +170,8 @@ class Agent:
         self._stopped = {*self._stopped, runner} if stopped else self._stopped - {runner}
         ended = any(r.state in (RunnerState.CLOSING, RunnerState.GONE) for r in self._all())
         recorder = self._run.recorder
-        if ended and not (recorder is not None and recorder.disk_full):
+        served = recorder is None or (recorder.up and not recorder.disk_full)
+        if ended and served and idle.elapsed_s > PEER_ENDED_S:
             runner.hang(f"idle for {idle.elapsed_s:.1f} s after a peer had ended")
 
     def _all(self) -> list[Runner]:
@@ -199,9 +204,11 @@ class Agent:
                 run.went()
                 for runner in self._all():
                     runner.order(RunnerEvent.GO, frames.Go(self._policy_learns))
-            case "drain":
+            case "await" | "drain":
                 now, limit_s = run.shell.clock.now(), run.spec.drain_timeout_s
                 run.shell.deadlines.arm(self, Phase.CLOSE, limit_s, now)
+                if action == "await":
+                    return
                 for role in self.runners if run.spec.dry else tree.drained(self.spec):
                     self.runners[role].order(RunnerEvent.DRAIN, frames.Drain(run.reason))
             case "fence":
@@ -246,11 +253,14 @@ class Agent:
                 runner.order(RunnerEvent.WIRE, wire, fds)
                 for fd in fds:
                     os.close(fd)
-        except MachineError as error:
-            run.fail("machine", str(error))  # which drains the run, and this agent with it
-        else:
             if run.recorder is not None:
                 run.recorder.wire(self)
+        except MachineError as error:
+            self._close_segments()
+            run.fail("machine", str(error))  # which drains the run, and this agent with it
+        except (LocalError, FrameError) as error:
+            self._close_segments()
+            self.runners[Role.ENV].hang(f"asked for impossible rings ({error})", "protocol")
 
     def _close(self) -> None:
         last, report = self.finished, self.report
@@ -271,5 +281,9 @@ class Agent:
         """Close every descriptor; a second time does nothing."""
         for runner in self._all():
             runner.release()
+        self._close_segments()
+
+    def _close_segments(self) -> None:
         for each in self.segments.values():
             each.close()
+        self.segments = {}

@@ -45,6 +45,7 @@ class AgentState(enum.Enum):
     RUNNING = "steps"
     DRAINING = "ends at the next boundary"
     STOPPING = "asked to end, being killed"
+    OUTLIVED = "a runner failed in close, its work done; the others finish theirs"
     FENCING = "a runner is dead; the others are being killed"
     SETTLING = "no process is left; the recorder finishes its stream"
     ABANDONING = "as settling, after a fault"
@@ -60,9 +61,12 @@ RunnerEvent = enum.Enum(
     "FORKED FORK_FAILED HELLO HELLO_ENV CONSTRUCTED READY DONE FAILED VIOLATION HANGUP OVERDUE"
     " WIRE GO DRAIN FENCE EXIT_OK EXIT_KILLED EXIT_BAD",
 )
-# ADMIT: its images are warm and there is room to start. FENCE: end at once. FINISHED: the recorder
-# has its last record, or there is no recorder (any more).
-AgentEvent = enum.Enum("AgentEvent", "ADMIT CONSTRUCTED READY DRAIN FENCE FAULT GONE FINISHED")
+# ADMIT: its images are warm and there is room to start. FAULT_LATE: a fault in close, when the
+# runner had published its last. FENCE: end at once. FINISHED: the recorder has its last record, or
+# there is no recorder (any more).
+AgentEvent = enum.Enum(
+    "AgentEvent", "ADMIT CONSTRUCTED READY DRAIN FENCE FAULT FAULT_LATE GONE FINISHED"
+)
 
 S = TypeVar("S", bound=enum.Enum)
 E = TypeVar("E", bound=enum.Enum)
@@ -92,15 +96,18 @@ _RUNNER = {
 }
 
 # Before an agent runs nothing is published, so there is no boundary to drain to.
-_STARTING = "DRAIN|FENCE > STOPPING fence, FAULT > FENCING fence,"
+_STARTING = "DRAIN|FENCE > STOPPING fence, FAULT|FAULT_LATE > FENCING fence,"
+_RUNNING = """FENCE > STOPPING fence, FAULT > FENCING fence, FAULT_LATE > OUTLIVED await,
+    GONE > SETTLING settle,"""
 
 _AGENT = {
-    "WAITING": "ADMIT > STARTING fork, DRAIN|FENCE > DONE close, FAULT > QUARANTINED close",
+    "WAITING": """ADMIT > STARTING fork, DRAIN|FENCE > DONE close,
+        FAULT|FAULT_LATE > QUARANTINED close""",
     "STARTING": _STARTING + "CONSTRUCTED > WIRING wire",
     "WIRING": _STARTING + "READY > RUNNING go",
-    "RUNNING": """DRAIN > DRAINING drain, FENCE > STOPPING fence, FAULT > FENCING fence,
-        GONE > SETTLING settle""",
-    "DRAINING": "FENCE > STOPPING fence, FAULT > FENCING fence, GONE > SETTLING settle",
+    "RUNNING": _RUNNING + "DRAIN > DRAINING drain",
+    "DRAINING": _RUNNING,
+    "OUTLIVED": "FENCE|FAULT > FENCING fence, GONE > ABANDONING settle",
     "STOPPING": "FENCE > = fence, GONE > SETTLING abandon",
     "FENCING": "FENCE > = fence, GONE > ABANDONING abandon",
     # FENCE: the recorder won't answer.

@@ -86,7 +86,7 @@ class Runner:
         self._exit: Exit | None = None
         self._word: segment.ProgressWord | None = None
         self._verdict: tuple[str, str] | None = None  # kind and cause, where we know better
-        self._phase = building
+        self._phase, self._late_phase = building, Phase.IDLE
         self._stderr_from = 0
 
     def apply(self, event: RunnerEvent) -> None:
@@ -186,6 +186,7 @@ class Runner:
             self.hang("closed its control channel and lived on", "protocol")
         else:
             spent = f"for {verdict.elapsed_s:.1f} s (deadline {verdict.limit_s:g} s)"
+            self._late_phase = verdict.phase
             self.hang(f"hung {in_phase(verdict.phase)} {spent}")
 
     def _on_frame(self, frame: AnyFrame, fds: list[int]) -> None:
@@ -298,14 +299,17 @@ class Runner:
         if self._word is not None:
             told = self.word()
             phase, seq = (told.phase or phase), told.seq
-        if self.outbox is not None and (crash := segment.read_crash(self.outbox.fd)) is not None:
-            phase, seq = (crash.phase or phase), crash.seq
-            address = f"{crash.address:#x}"
+        if self.outbox is not None and self.outbox.fd >= 0:
+            crash = segment.read_crash(self.outbox.fd)
+            if crash is not None:
+                phase, seq = (crash.phase or phase), crash.seq
+                address = f"{crash.address:#x}"
         failed = self.said.get(frames.Failed)
         kind = "signal" if end.signal else "exit"
         cause = how_it_ended(end.signal, end.code, in_phase(phase))
         if verdict is not None:
             kind, cause = verdict
+            phase = self._late_phase or phase
         elif isinstance(failed, frames.Failed):
             kind, error, seq = "exception", failed.error, failed.seq
             phase = Phase(failed.phase) if failed.phase in set(Phase) else phase

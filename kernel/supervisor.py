@@ -68,7 +68,7 @@ class Supervisor:
         self._over, self._killed = asyncio.Event(), False
         self._error: Exception | None = None
         self._went_at: float | None = None
-        self._waiting = dict.fromkeys(self.agents)
+        self._waiting = dict.fromkeys(self.agents, True)
         self._starting_max = tree.starting_max(len(os.sched_getaffinity(0)))
         self._dropped: Recorder | None = None
         self._tick: asyncio.TimerHandle | None = None
@@ -85,8 +85,9 @@ class Supervisor:
         was_subreaper = reap.set_subreaper(True)
         lifeline, alive = os.pipe()
         try:
-            self._begin(images, lifeline)
+            self.shell = self._make_shell(lifeline)
             try:
+                self._begin(images)
                 await self._over.wait()
             finally:
                 await self._end()
@@ -114,7 +115,8 @@ class Supervisor:
                 agent.apply(AgentEvent.FENCE)
         for zygote in self.zygotes.values():
             zygote.close(self.reason)
-        self.shell.loop.call_later(boot.SERVERS_DRAIN_S, self._guarded(self._drop_recorder))
+        loop = asyncio.get_running_loop()
+        loop.call_later(boot.SERVERS_DRAIN_S, self._guarded(self._drop_recorder))
         self.look_over()
 
     # ------------------------------------------------------------ what the parts tell
@@ -180,9 +182,9 @@ class Supervisor:
 
     # ------------------------------------------------------------ inside
 
-    def _begin(self, images: tuple[ImageSpec, ...], lifeline: int) -> None:
+    def _make_shell(self, lifeline: int) -> Shell:
         loop, name = asyncio.get_running_loop(), uuid.uuid4().hex
-        self.shell = Shell(
+        return Shell(
             loop,
             self._clock,
             self.hooks,
@@ -193,6 +195,8 @@ class Supervisor:
             spawn.environment(name),
             self._guarded,
         )
+
+    def _begin(self, images: tuple[ImageSpec, ...]) -> None:
         for image in images:
             self.zygotes[image.name] = spawn.Zygote(self.shell, image, self._admit, self._broken)
         for zygote in self.zygotes.values():
@@ -201,7 +205,7 @@ class Supervisor:
             self.recorder = Recorder(self.shell, self)
             self.recorder.start()
         if self._guardian >= 0:
-            loop.add_reader(self._guardian, self._guarded(self._orphaned))
+            self.shell.loop.add_reader(self._guardian, self._guarded(self._orphaned))
         self._guarded(self._on_tick)()
         self.look_over()
 
@@ -211,16 +215,16 @@ class Supervisor:
         if self._guardian >= 0:
             self.shell.loop.remove_reader(self._guardian)
         servers: list[Server] = [*self.zygotes.values()]
-        self._drop_recorder()
+        self._guarded(self._drop_recorder)()
         if self._dropped is not None:
             servers.append(self._dropped)
             await self._dropped.gone(boot.SERVERS_DRAIN_S)
         for server in servers:
-            server.close("the run is over")
+            self._guarded(server.close)("the run is over")
         reaper, until = self.shell.reaper, self._clock.now() + CLOSE_MAX_S
         while reaper.kill_all():
             if self._clock.now() > until:
-                self.hooks.note("left_behind", processes=reaper.left())
+                self._guarded(self.hooks.note)("left_behind", processes=reaper.left())
                 break
             await asyncio.sleep(0.01)
             reaper.sweep()
@@ -230,9 +234,9 @@ class Supervisor:
             server.release()
 
     def _guarded(self, call: Callable[..., None]) -> Callable[..., None]:
-        def guarded(*args: object) -> None:
+        def guarded(*args: object, **kwargs: object) -> None:
             try:
-                call(*args)
+                call(*args, **kwargs)
             except MachineError as error:
                 self.shell.loop.call_soon(self._guarded(self.fail), "machine", str(error))
             except Exception as error:
@@ -272,8 +276,7 @@ class Supervisor:
         for name in list(self._waiting):
             agent = self.agents[name]
             if slots > 0 and all(self.zygotes[i].up for i in tree.images_of(agent.spec)):
-                slots -= 1
-                del self._waiting[name]
+                slots -= self._waiting.pop(name, False)
                 agent.apply(AgentEvent.ADMIT)
 
     def _broken(self, zygote: spawn.Zygote, death: Death) -> None:

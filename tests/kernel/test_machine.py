@@ -107,6 +107,14 @@ AGENT_CELLS = {
     (GS.RUNNING, GE.FENCE): (GS.STOPPING, ("fence",)),
     (GS.RUNNING, GE.FAULT): (GS.FENCING, ("fence",)),
     (GS.RUNNING, GE.GONE): (GS.SETTLING, ("settle",)),
+    (GS.WAITING, GE.FAULT_LATE): (GS.QUARANTINED, ("close",)),
+    (GS.STARTING, GE.FAULT_LATE): (GS.FENCING, ("fence",)),
+    (GS.WIRING, GE.FAULT_LATE): (GS.FENCING, ("fence",)),
+    (GS.RUNNING, GE.FAULT_LATE): (GS.OUTLIVED, ("await",)),
+    (GS.DRAINING, GE.FAULT_LATE): (GS.OUTLIVED, ("await",)),
+    (GS.OUTLIVED, GE.FENCE): (GS.FENCING, ("fence",)),
+    (GS.OUTLIVED, GE.FAULT): (GS.FENCING, ("fence",)),
+    (GS.OUTLIVED, GE.GONE): (GS.ABANDONING, ("settle",)),
     (GS.DRAINING, GE.FENCE): (GS.STOPPING, ("fence",)),
     (GS.DRAINING, GE.FAULT): (GS.FENCING, ("fence",)),
     (GS.DRAINING, GE.GONE): (GS.SETTLING, ("settle",)),
@@ -164,7 +172,7 @@ def test_from_every_state_a_fence_and_an_exit_end_it(state: RunnerState) -> None
 def test_an_agent_ends_once_and_by_a_fault_only_if_there_was_one(events: list[AgentEvent]) -> None:
     state, closed, faults = GS.WAITING, 0, 0
     for event in events:
-        faults += event is GE.FAULT
+        faults += event in {GE.FAULT, GE.FAULT_LATE}
         state, actions = AGENT[state][event]
         closed += "close" in actions
         assert closed == (state in {GS.DONE, GS.QUARANTINED})

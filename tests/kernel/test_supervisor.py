@@ -30,12 +30,12 @@ from dsec.ipc.ring import (
     Reader,
 )
 from dsec.ipc.segment import Segment
-from dsec.kernel import reap, recorder
+from dsec.kernel import reap, recorder, spawn
 from dsec.kernel.machine import AgentState
 from dsec.kernel.report import AgentReport, RunReport
 from dsec.kernel.spec import ImageSpec
 from tests import leaks
-from tests.kernel.helpers.stage import BASE, ENDLESS, Recording, Stage, agent
+from tests.kernel.helpers.stage import BASE, ENDLESS, WORLDS, Recording, Stage, agent
 
 pytestmark = [pytest.mark.slow, pytest.mark.guarantee("G8")]
 
@@ -167,6 +167,38 @@ def test_exit_0_in_the_middle_is_a_death(tmp_path: Path) -> None:
     assert report.agents["a"].lost >= 0
 
 
+@pytest.mark.guarantee("G6")
+@pytest.mark.parametrize(
+    ("last", "kind", "cause"),
+    [
+        ("segv", "signal", r"killed by SIGSEGV in close"),
+        ("exit", "exit", r"left with exit code 3 in close"),
+        ("raise", "exception", r"raised KeyError in close: .*"),
+        ("pause", "hang", r"hung in close for 1\.\d s \(deadline 1 s\), killed"),
+    ],
+)
+def test_who_fails_in_close_has_done_its_work(
+    last: str, kind: str, cause: str, tmp_path: Path
+) -> None:
+    bad = agent("a", entry=f"{WORLDS}:FaultyClose", last=last, deadlines={Phase.CLOSE: 1.0})
+    report = Stage(tmp_path, bad).run()
+    assert states(report) == {"a": "quarantined"}
+    assert (report.agents["a"].steps, report.agents["a"].lost) == (60, 0)
+    [death] = report.deaths
+    assert (death.kind, death.phase) == (kind, Phase.CLOSE)
+    assert re.fullmatch(cause, death.cause)
+
+
+@pytest.mark.guarantee("G6")
+def test_who_closes_its_descriptors_is_cut_off(tmp_path: Path) -> None:
+    bad = agent("bad", entry=f"{WORLDS}:Detached", steps=ENDLESS)
+    report = Stage(tmp_path, bad, agent("good", steps=2000)).run()
+    assert states(report) == {"bad": "quarantined", "good": "done"}
+    [death] = report.deaths
+    assert (death.agent, death.kind) == ("bad", "protocol")
+    assert death.cause == "closed its control channel and lived on, killed"
+
+
 # ---------------------------------------------------------------- construction
 
 
@@ -247,6 +279,41 @@ def test_an_image_that_can_not_be_imported_fails_its_agents(
     assert said in report.failure
     assert "broken_world" in report.failure or "image bad" in report.failure
     assert report.failure_error is not None
+
+
+def test_rings_larger_than_the_memory_are_more_than_the_machine_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dsec.ipc.segment._RESERVE_BYTES", 1 << 50)
+    report = Stage(tmp_path, agent("a")).run()
+    assert states(report) == {"a": "done"}
+    assert report.failure_kind == "machine"
+    assert re.search(r"needs [\d,]+ bytes of shared memory; [\d,]+ are available", report.failure)
+    assert "ring_slots" in report.failure
+
+
+@pytest.mark.guarantee("G7")
+def test_a_zygote_that_does_not_answer_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spawn, "FORK_TIMEOUT_S", 1.0)
+
+    async def act(stage: Stage) -> None:
+        await stage.until_stepping()
+        zygote, server = stage.supervisor.zygotes["base"], stage.supervisor.recorder
+        assert zygote.runner and server and server.runner
+        first = zygote.runner.pid
+        os.kill(first, signal.SIGSTOP)
+        os.kill(server.runner.pid, signal.SIGKILL)
+        await stage.until(lambda: zygote.runner and zygote.runner.pid != first, "another zygote")
+        await stage.until(lambda: server.up, "another recorder")
+        stage.supervisor.request_drain("enough")
+
+    stage = Stage(tmp_path, agent("a", steps=ENDLESS))
+    report = stage.run(act)
+    assert states(report) == {"a": "done"}
+    assert report.agents["a"].lost == 0
+    assert any("hung" in fields.get("cause", "") for _, fields in stage.hooks.notes)
 
 
 @pytest.mark.guarantee("G7")

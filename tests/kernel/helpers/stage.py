@@ -7,6 +7,7 @@ which runs one and lets a test act on it while it runs.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import signal
 from collections.abc import Awaitable, Callable, Mapping
@@ -25,6 +26,7 @@ from dsec.kernel.spec import AgentSpec, ImageSpec, RunnerSpec, RunSpec
 from dsec.kernel.supervisor import Supervisor
 
 FAULTY = "tests.crash.faulty"
+WORLDS = "tests.kernel.helpers.worlds"
 BASE = ImageSpec("base", ("numpy", "gymnasium", FAULTY, "dsec.policies", "dsec.reward"))
 DEADLINES = {
     Phase.IMPORT: 30.0,
@@ -54,14 +56,15 @@ def agent(
     external: bool = False,
     memory_mb: int = 0,
     evidence: Path | None = None,
+    entry: str = f"{FAULTY}:Walk",
     **env: Any,
 ) -> AgentSpec:
-    """One agent; `env` goes to the constructor of `tests.crash.faulty:Walk`, whose fault leaves
-    the file `evidence / name`."""
+    """One agent; `env` goes to the constructor of its environment, whose fault leaves the file
+    `evidence / name`."""
     if evidence is not None:
         env |= {"evidence": str(evidence), "name": name}
     limits = {"memory_mb": memory_mb} if memory_mb else {}
-    settings = EnvSettings(id=env_id) if env_id else EnvSettings(entry=f"{FAULTY}:Walk", kwargs=env)
+    settings = EnvSettings(id=env_id) if env_id else EnvSettings(entry=entry, kwargs=env)
     parts: dict[Role, dict[str, Any]] = {
         Role.ENV: {"env": settings},
         Role.POLICY: {"entry": policy, "kwargs": dict(policy_kwargs or {})},
@@ -71,7 +74,15 @@ def agent(
         RunnerSpec(
             role,
             image,
-            Start(name, role, 0, f"{abs(hash(name)):032x}", steps=steps, limits=limits, **own),
+            Start(
+                name,
+                role,
+                0,
+                hashlib.md5(name.encode()).hexdigest(),
+                steps=steps,
+                limits=limits,
+                **own,
+            ),
             {**DEADLINES, **(deadlines or {})},
             external=external and role is Role.POLICY,
         )
