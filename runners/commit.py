@@ -202,6 +202,8 @@ class Committer:
             return
         self.gave_up = True
         self._disk_since_s = None
+        if self._journal is not None:
+            self._journal.give_back_room()
         self._tell(DiskFull(message, lasting=True))
         for other in self._tracks:
             if other.abandoned and not other.finished:

@@ -53,6 +53,8 @@ __all__ = [
 
 FILE_NAME: Final = "journal.dsj"
 
+RESERVE_BYTES: Final = 1 << 20
+
 _ZEROS: Final = bytes(ALIGN)
 _DISK_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG})
 
@@ -69,6 +71,9 @@ class JournalWriter:
     off and `index` then says what is there. No append is buffered: when one returns, the bytes
     are the kernel's and outlive this process, and when it raises, none of them count.
 
+    Some room on the disk is kept aside by an unnamed file, where the file system lets us: a run
+    that ends because the disk is full can then still write its summary (`give_back_room`).
+
     Raises:
         JournalError: the file can't be opened, is no journal, or is damaged before its tail.
         DiskError: there is no room even for the file's header.
@@ -82,13 +87,13 @@ class JournalWriter:
         except OSError as error:
             raise JournalError(f"can't write the journal {self.path}: {error.strerror}") from None
         self.index = Index()
+        self._reserve = _reserve(self.path.parent)
         self.end = 0
         self._untidy = False
         try:
             self._begin(run)
         except BaseException:
-            os.close(self._fd)
-            self._fd = -1
+            self.close()
             raise
 
     def _begin(self, run: Run) -> None:
@@ -173,11 +178,31 @@ class JournalWriter:
         except OSError as error:
             raise DiskError(f"can't sync the journal {self.path}: {error.strerror}") from None
 
+    def give_back_room(self) -> None:
+        """Let others have the room that was kept aside; again is no error."""
+        if self._reserve >= 0:
+            fd, self._reserve = self._reserve, -1
+            os.close(fd)
+
     def close(self) -> None:
         """Close the file; again is no error."""
+        self.give_back_room()
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
+
+
+def _reserve(folder: Path) -> int:
+    """An unnamed file that takes RESERVE_BYTES; -1 where that can't be had."""
+    fd = -1
+    try:
+        fd = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        os.posix_fallocate(fd, 0, RESERVE_BYTES)
+    except OSError:
+        if fd >= 0:
+            os.close(fd)
+        return -1
+    return fd
 
 
 class JournalReader:

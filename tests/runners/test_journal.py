@@ -308,7 +308,7 @@ import os, sys
 from dsec.runners.journal import *
 import msgspec
 folder, declaration = sys.argv[1], bytes.fromhex(sys.argv[2])
-if os.system(f"mount -t tmpfs -o size=256k none {folder}"):
+if os.system(f"mount -t tmpfs -o size=1300k none {folder}"):
     sys.exit(77)
 writer = JournalWriter(folder + "/journal.dsj", Run("test", 7))
 writer.append(Kind.DECLARATION, declaration)
@@ -322,7 +322,15 @@ except DiskError as error:
 with JournalReader(writer.path) as reader:
     assert reader.index.torn_bytes == 0, reader.index
     assert reader.index.agents[0].seq_committed == done - 1 > 3
-os.system(f"mount -o remount,size=1m {folder}")
+with open(folder + "/summary", "wb", buffering=0) as other:
+    try:
+        assert other.write(bytes(60_000)) < 60_000, "the disk was not full"
+    except OSError as error:
+        assert "No space left" in str(error), error
+    writer.give_back_room()
+    other.seek(0)
+    assert other.write(bytes(60_000)) == 60_000
+os.system(f"mount -o remount,size=4m {folder}")
 for seq in range(done, done + 5):
     writer.append(Kind.BATCH, bytes(30_000), agent=0, count=1, first_seq=seq)
 writer.sync()
