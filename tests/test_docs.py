@@ -6,10 +6,14 @@ Owns only the comparison; docs/generate.py owns the generated text.
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from dsec.config import load
+from dsec.engine.summary import Exit
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -47,3 +51,15 @@ def test_every_key_of_the_configuration_is_explained(generate: ModuleType) -> No
         if line.startswith("| `") and not line.rstrip(" |").split(" | ")[-1].strip()
     ]
     assert not bare
+
+
+def test_the_readme_lists_every_exit_code() -> None:
+    table = re.findall(r"^\| (\d+) \| ", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert table == [str(int(code)) for code in Exit]
+
+
+def test_the_example_in_the_readme_is_a_valid_configuration(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    path = tmp_path / "config.yaml"
+    path.write_text(block)
+    assert load(path, ()).config.agents

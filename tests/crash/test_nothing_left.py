@@ -100,15 +100,12 @@ def test_a_second_interrupt_kills_what_does_not_drain(tmp_path: Path) -> None:
     out = tmp_path / "run"
     with watchdog.Watched(runs.argv(config, out), tmp_path / "streams") as program:
         program.until((tmp_path / "stuck").exists, 60, "an environment that is stuck")
-        program.until(
-            lambda: runs.committed(out).get("stuck") == 29, 20, "what it did is committed"
-        )
         program.send(signal.SIGINT)
         program.until(lambda: "once more to kill" in program.stderr, 20, "the first was taken")
         program.send(signal.SIGINT)
         assert program.wait(8) == 130, program.tails()  # draining would have had ten seconds
         watchdog.until(lambda: not runs.remains(program), 10, "the end of every process")
-    assert runs.check_recording(out)["stuck"] == 29
+    assert runs.check_recording(out)["stuck"] == 29, "what was published is kept even then"
 
 
 @pytest.mark.slow
