@@ -107,17 +107,15 @@ class Agent:
 
     def holding(self, runner: Runner) -> None:
         """A runner waits for Wire; the last one to do so brings the agent on."""
-        said = runner.said.get(frames.Constructed)
-        if isinstance(said, frames.Constructed):
+        if (said := runner.said.get(frames.Constructed)) is not None:
             self._spaces, self._ring_bytes = said.spaces, said.ring_bytes
         if self._all_in(RunnerState.HOLDING):
             self.apply(AgentEvent.CONSTRUCTED)
 
     def ready(self, runner: Runner) -> None:
         """A runner waits for Go."""
-        said = runner.said.get(frames.Ready)
-        if isinstance(said, frames.Ready) and runner.role is Role.POLICY:
-            self._policy_learns = said.learns
+        if runner.role is Role.POLICY:
+            self._policy_learns = runner.said[frames.Ready].learns
         self.look_ready()
 
     def look_ready(self) -> None:
@@ -146,8 +144,7 @@ class Agent:
 
     def left(self, runner: Runner) -> None:
         """A runner is gone."""
-        said = runner.said.get(frames.Done)
-        if isinstance(said, frames.Done):
+        if (said := runner.said.get(frames.Done)) is not None:
             self.report.metrics.update(said.metrics)
         self._look_gone()
 
@@ -201,7 +198,7 @@ class Agent:
             case "go" if run.spec.dry:
                 self.apply(AgentEvent.DRAIN)
             case "go":
-                run.went()
+                run.went_at = run.went_at or run.shell.clock.now()
                 for runner in self._all():
                     runner.order(RunnerEvent.GO, frames.Go(self._policy_learns))
             case "await" | "drain":
@@ -249,10 +246,7 @@ class Agent:
                 self._policy_learns = learns
             for role, runner in self.runners.items():
                 runner.outbox = self.segments[role]
-                wire, fds = self.wire_frame(role)
-                runner.order(RunnerEvent.WIRE, wire, fds)
-                for fd in fds:
-                    os.close(fd)
+                runner.order(RunnerEvent.WIRE, *self.wire_frame(role))
             if run.recorder is not None:
                 run.recorder.wire(self)
         except MachineError as error:

@@ -12,7 +12,7 @@ when that has lasted too long.
 from __future__ import annotations
 
 import asyncio
-import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dsec.ipc import frames
@@ -76,30 +76,29 @@ class Recorder(Server):
 
     def ended(self, death: Death | None) -> None:
         """It is over."""
-        said = self.runner.said.get(frames.RecorderDone) if self.runner is not None else None
-        done = said if isinstance(said, frames.RecorderDone) else None
+        done = self.runner.said.get(frames.RecorderDone) if self.runner is not None else None
         self._run.recorder_ended(done, death)
 
     def wire(self, agent: Agent) -> None:
         """Hand it an agent's segments. One that is not up yet gets them when it is."""
-        if self.up and self.runner is not None:
-            wire, fds = agent.wire_frame(Role.RECORDER)
-            self.runner.send(wire, fds)
-            for fd in fds:
-                os.close(fd)
+        if self.up:
+            self._tell(*agent.wire_frame(Role.RECORDER))
             if agent.abandoned:
                 self.abandon(agent)
 
     def abandon(self, agent: Agent) -> None:
         """Have it take what there is of an agent whose runners are gone."""
-        if self.up and self.runner is not None:
-            self.runner.send(frames.Abandon(agent.name))
+        self._tell(frames.Abandon(agent.name))
 
     def finish(self) -> None:
         """All agents are finished: let it close and convert the recording."""
-        if self.up and self.runner is not None and not self.finishing:
+        if self.up and not self.finishing:
             self.finishing, self._finish_at = True, self.shell.clock.now()
-            self.runner.send(frames.Finish())
+            self._tell(frames.Finish())
+
+    def _tell(self, frame: AnyFrame, fds: Sequence[int] = ()) -> None:
+        if self.up and self.runner is not None:
+            self.runner.send(frame, fds)
 
     def frame(self, frame: AnyFrame) -> bool:
         """Take what it says of the agents and of the disk."""

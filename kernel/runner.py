@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from dsec.errors import MachineError, PeerError
-from dsec.ipc import channel, frames, segment
+from dsec.ipc import async_channel, channel, frames, segment
 from dsec.ipc.frames import AnyFrame, Phase, Role
 from dsec.kernel.logs import file_name
 from dsec.kernel.machine import RUNNER, RunnerEvent, RunnerState
@@ -40,6 +40,12 @@ _EVENTS: Mapping[type, RunnerEvent] = {
 _BAD = (RunnerEvent.FAILED, RunnerEvent.VIOLATION)
 # Where it is in no user code that we know of; its progress word may know better.
 _WAITING = (RunnerState.HOLDING, RunnerState.READY, RunnerState.RUNNING)
+
+
+def close_all(fds: Sequence[int]) -> None:
+    """Close descriptors."""
+    for fd in fds:
+        os.close(fd)
 
 
 class Owner(Protocol):
@@ -78,9 +84,9 @@ class Runner:
         self._stem = f"{file_name(agent)}.{role.name.lower()}"
         self.state = RunnerState.FORKING
         self.pid = 0  # 0 while it doesn't exist
-        self.said: dict[type, AnyFrame] = {}
+        self.said: dict[type, Any] = {}
         self.outbox: segment.Segment | None = None
-        self.channel: channel.AsyncChannel | None = None
+        self.channel: async_channel.AsyncChannel | None = None
         self._shell, self._owner, self._start, self._building = shell, owner, start, building
         self._order: tuple[AnyFrame | None, Sequence[int]] = (None, ())
         self._exit: Exit | None = None
@@ -104,14 +110,16 @@ class Runner:
             self._act(action)
 
     def order(self, event: RunnerEvent, frame: AnyFrame | None, fds: Sequence[int] = ()) -> None:
-        """Let WIRE, GO or DRAIN happen; `frame` (None: nothing to say) goes with it."""
+        """Let WIRE, GO or DRAIN happen in a state that has it; `frame` (None: nothing to say)
+        goes with it, `fds` are closed."""
         self._order = (frame, fds)
         self.apply(event)
 
     def send(self, frame: AnyFrame | None, fds: Sequence[int] = ()) -> None:
-        """Send a frame. A closed channel is no error: the process's end follows."""
+        """Send a frame, close `fds`. A closed channel is no error: the process's end follows."""
         if self.channel is not None and frame is not None:
             self.channel.send(frame, fds)
+        close_all(fds)
 
     def descriptors(self) -> list[int]:
         """Open what it inherits, anew for each try: control socket, lifeline, stdout, stderr.
@@ -125,14 +133,13 @@ class Runner:
         ours, theirs = channel.pair()
         fds.append(theirs.detach())
         on_frame, on_close = shell.guarded(self._on_frame), shell.guarded(self._on_close)
-        self.channel = channel.AsyncChannel(ours, on_frame, on_close, shell.loop)
+        self.channel = async_channel.AsyncChannel(ours, on_frame, on_close, shell.loop)
         try:
             fds.append(os.dup(shell.lifeline))
             self._stderr_from = shell.logs.open(self._stem, fds)
         except OSError:
             self.channel.close()
-            for fd in fds:
-                os.close(fd)
+            close_all(fds)
             raise
         return fds
 
@@ -190,8 +197,7 @@ class Runner:
             self.hang(f"hung {in_phase(verdict.phase)} {spent}")
 
     def _on_frame(self, frame: AnyFrame, fds: list[int]) -> None:
-        for fd in fds:
-            os.close(fd)  # nobody sends us descriptors
+        close_all(fds)  # nobody sends us any
         if isinstance(frame, frames.Hello):
             self.forked(frame.pid, "")
         event = _EVENTS.get(type(frame))
@@ -251,12 +257,10 @@ class Runner:
             case "ready":
                 self._shell.deadlines.drop(self)
                 self._owner.ready(self)
-            case "go":
+            case "go" | "drain":
                 self.send(*self._order)
-                if self._word is not None:
+                if action == "go" and self._word is not None:
                     self._shell.deadlines.follow(self, self.limits, self._shell.clock.now())
-            case "drain":
-                self.send(*self._order)
             case "expect_close":
                 self._arm(Phase.CLOSE, CLOSE_DEFAULT_S)
             case "expect_exit":
@@ -304,17 +308,17 @@ class Runner:
             if crash is not None:
                 phase, seq = (crash.phase or phase), crash.seq
                 address = f"{crash.address:#x}"
-        failed = self.said.get(frames.Failed)
+        failed, broken = self.said.get(frames.Failed), self.said.get(frames.ImportFailed)
         kind = "signal" if end.signal else "exit"
         cause = how_it_ended(end.signal, end.code, in_phase(phase))
         if verdict is not None:
             kind, cause = verdict
             phase = self._late_phase or phase
-        elif isinstance(failed, frames.Failed):
+        elif failed is not None:
             kind, error, seq = "exception", failed.error, failed.seq
             phase = Phase(failed.phase) if failed.phase in set(Phase) else phase
             cause = f"raised {error.type} {in_phase(phase)}: {error.message}"
-        elif isinstance(broken := self.said.get(frames.ImportFailed), frames.ImportFailed):
+        elif broken is not None:
             kind, error = "import", broken.error
             cause = f"import of {broken.module}: {error.message}"
         limits = self._start.limits if isinstance(self._start, frames.Start) else {}

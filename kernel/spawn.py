@@ -22,7 +22,7 @@ from dsec.ipc.frames import AnyFrame, Phase, Role
 from dsec.kernel.machine import RunnerEvent
 from dsec.kernel.protocols import Shell
 from dsec.kernel.report import Death
-from dsec.kernel.runner import Runner
+from dsec.kernel.runner import Runner, close_all
 from dsec.kernel.server import Server
 from dsec.kernel.spec import ImageSpec
 
@@ -104,8 +104,7 @@ class Zygote(Server):
             try:
                 pid = exec_zygote(fds, self.shell.environment)
             finally:
-                for fd in fds:
-                    os.close(fd)
+                close_all(fds)
         except (MachineError, OSError) as error:
             runner.forked(0, f"can't be started: {error}")
             return
@@ -165,8 +164,6 @@ class Zygote(Server):
             self._asked[runner.name, runner.epoch] = runner
             assert self.runner is not None, "who is up has a runner"
             self.runner.send(frames.Fork(runner.name, runner.epoch, os.getpid()), fds)
-            for fd in fds:
-                os.close(fd)
         if self.up and self.runner is not None:
             now = self.shell.clock.now()
             if self._asked:

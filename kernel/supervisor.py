@@ -67,7 +67,7 @@ class Supervisor:
         self._shared, self._guardian = shared_process, boot.guardian_fd()
         self._over, self._killed = asyncio.Event(), False
         self._error: Exception | None = None
-        self._went_at: float | None = None
+        self.went_at = 0.0  # when the first agent got its Go
         self._waiting = dict.fromkeys(self.agents, True)
         self._starting_max = tree.starting_max(len(os.sched_getaffinity(0)))
         self._dropped: Recorder | None = None
@@ -109,15 +109,11 @@ class Supervisor:
         published; nothing is converted."""
         self.report.drained = self._killed = True
         self.reason = self.reason or "killed"
-        self._waiting.clear()
-        for agent in self.agents.values():
-            if not agent.settling:
-                agent.apply(AgentEvent.FENCE)
+        self._end_agents(AgentEvent.FENCE, settling=False)
         for zygote in self.zygotes.values():
-            zygote.close(self.reason)
+            zygote.close(self.reason)  # whose answer some runners wait for that are to be fenced
         loop = asyncio.get_running_loop()
         loop.call_later(boot.SERVERS_DRAIN_S, self._guarded(self._drop_recorder))
-        self.look_over()
 
     # ------------------------------------------------------------ what the parts tell
 
@@ -142,11 +138,6 @@ class Supervisor:
         if error.lookup or all(each.deaths and _in_building(each.deaths[0]) for each in group):
             self.fail("config", death.cause, error, agent.report.group)
 
-    def went(self) -> None:
-        """An agent got its Go."""
-        if self._went_at is None:
-            self._went_at = self._clock.now()
-
     def fail(self, kind: str, text: str, error: ErrorInfo | None = None, group: str = "") -> None:
         """The run as a whole has failed: note why, the first time, and drain. A dry run goes on,
         to find everything that is wrong."""
@@ -162,7 +153,7 @@ class Supervisor:
         self.recorder = None
         if death is not None:
             self.fail("internal", f"the recorder is gone: {death.cause}")
-            self._fence()  # nobody empties the rings, so nobody could drain
+            self._end_agents(AgentEvent.FENCE)  # nobody empties the rings, so nobody could drain
         elif done is not None:
             self.report.files = done.files
             if done.message:
@@ -173,8 +164,8 @@ class Supervisor:
         """End the run if nothing is left to do."""
         if any(not agent.ended for agent in self.agents.values()):
             return
-        if self._went_at is not None and not self.report.seconds:
-            self.report.seconds = self._clock.now() - self._went_at
+        if self.went_at and not self.report.seconds:
+            self.report.seconds = self._clock.now() - self.went_at
         if self.recorder is None or self._killed:
             self._over.set()
         else:
@@ -296,10 +287,7 @@ class Supervisor:
 
     def _drain(self, reason: str) -> None:
         self.reason = self.reason or reason
-        self._waiting.clear()
-        for agent in self.agents.values():
-            agent.apply(AgentEvent.DRAIN)
-        self.look_over()
+        self._end_agents(AgentEvent.DRAIN)
 
     def _all_settling(self) -> bool:
         return all(agent.settling or agent.ended for agent in self.agents.values())
@@ -309,12 +297,13 @@ class Supervisor:
         if self.recorder is not None:
             self._dropped, self.recorder = self.recorder, None
             self._dropped.hang_up()
-        self._fence()
+        self._end_agents(AgentEvent.FENCE)
 
-    def _fence(self) -> None:
+    def _end_agents(self, event: AgentEvent, settling: bool = True) -> None:
         self._waiting.clear()
         for agent in self.agents.values():
-            agent.apply(AgentEvent.FENCE)
+            if settling or not agent.settling:
+                agent.apply(event)
         self.look_over()
 
     def _orphaned(self) -> None:
