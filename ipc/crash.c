@@ -9,6 +9,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <execinfo.h>
+#include <pthread.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -30,6 +31,7 @@ static dsec_page *_Atomic record_page; /* my outbox, once there is one */
 static _Atomic int notify_fd = -1;
 static _Atomic int dying_thread; /* the thread that writes the record; 0 = nobody is dying */
 static int armed;
+static dsec_outbox *attached; /* the handle of record_page, which a forked child must not have */
 
 static uint64_t instruction_pointer(const ucontext_t *context)
 {
@@ -169,10 +171,34 @@ int dsec_crash_arm(int fd)
     return 0;
 }
 
-/* From now on the record goes into this outbox, with its progress word's phase and seq. */
-void dsec_crash_attach(dsec_outbox *b)
+/* What user code forks is no runner. It may neither publish records, should it come back into the
+ * runner's loop, nor leave its own crash where its parent's belongs. */
+static void in_forked_child(void)
 {
+    atomic_store_explicit(&record_page, NULL, memory_order_release);
+    if (attached)
+        dsec_outbox_close(attached);
+}
+
+/* From now on the record goes into this outbox, with its progress word's phase and seq; and it is
+ * this process' alone: forked children get neither the handle nor the mapping, for stores into a
+ * claimed record need no handle. Returns 0 or an errno value. */
+int dsec_crash_attach(dsec_outbox *b)
+{
+    static int registered;
+    if (!b->page)
+        return EINVAL;
+    if (!registered) {
+        int code = pthread_atfork(NULL, NULL, in_forked_child);
+        if (code)
+            return code;
+        registered = 1;
+    }
+    if (madvise(b->page, DSEC_PAGE + 2 * b->capacity, MADV_DONTFORK) != 0)
+        return errno;
+    attached = b;
     atomic_store_explicit(&record_page, (dsec_page *)b->page, memory_order_release);
+    return 0;
 }
 
 /* An outbox is being closed: don't write into it any more. */
@@ -180,4 +206,6 @@ void dsec_crash_forget(const void *page)
 {
     dsec_page *mine = (dsec_page *)(uintptr_t)page;
     atomic_compare_exchange_strong(&record_page, &mine, NULL);
+    if (attached && attached->page == page)
+        attached = NULL;
 }

@@ -7,11 +7,14 @@ with `segment.read_crash`.
 
 from __future__ import annotations
 
+import errno
 import os
 
-from dsec.errors import MachineError
+from dsec.errors import LocalError, MachineError
 from dsec.ipc._ring import lib
 from dsec.ipc.ring import Outbox
+
+_attached: Outbox | None = None  # C keeps the address of its handle
 
 
 def arm(notify_fd: int = -1) -> None:
@@ -33,5 +36,17 @@ def arm(notify_fd: int = -1) -> None:
 
 
 def attach(outbox: Outbox) -> None:
-    """Write crash records into this outbox's header page, until it is closed."""
-    lib.dsec_crash_attach(outbox.c)
+    """Make this outbox the one of this process: crash records go into its header page, until it is
+    closed, and processes that are forked from here can't write it.
+
+    Raises:
+        MachineError: the system refuses.
+        LocalError: it is closed.
+    """
+    global _attached
+    code = lib.dsec_crash_attach(outbox.c)
+    if code == errno.EINVAL:
+        raise LocalError("the outbox to attach was closed")
+    if code:
+        raise MachineError(f"can't attach an outbox: {os.strerror(code)}", "")
+    _attached = outbox

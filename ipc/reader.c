@@ -209,9 +209,12 @@ int dsec_release_prior(dsec_reader *r)
 }
 
 /* The tail at which about `records` more records of the current size are there. It is kept within
- * half a ring of the cursor: beyond that the writer might wait for space meanwhile. */
+ * half a ring of the cursor: beyond that the writer might wait for space meanwhile. One record is
+ * any record: who waits for it must not sleep through one that is smaller than the current. */
 static uint64_t want_for(const dsec_reader *r, uint64_t records)
 {
+    if (records <= 1)
+        return r->read + DSEC_GRAIN;
     uint64_t most = r->peer->capacity / 2;
     uint64_t ahead = records > most / DSEC_GRAIN ? most : records * r->now.stride;
     uint64_t held = r->read - r->cursor;

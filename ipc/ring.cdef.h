@@ -267,4 +267,4 @@ int dsec_watch_signal(int signo);
 
 /* ---- crash.c */
 int dsec_crash_arm(int fd);
-void dsec_crash_attach(dsec_outbox *b);
+int dsec_crash_attach(dsec_outbox *b);

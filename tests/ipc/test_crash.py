@@ -10,12 +10,14 @@ from collections.abc import Callable
 
 import pytest
 
+from dsec.errors import LocalError
 from dsec.ipc import crash
 from dsec.ipc._ring import ffi, lib
 from dsec.ipc.doorbell import Doorbell
 from dsec.ipc.frames import Phase, Role
+from dsec.ipc.ring import KIND_OBS
 from dsec.ipc.segment import read_crash
-from tests.ipc.rings import Wires, child
+from tests.ipc.rings import Wires, child, payload_of
 
 
 def fault() -> None:
@@ -107,6 +109,52 @@ def test_a_closed_outbox_is_not_written_any_more() -> None:
         code, _ = die(wires, close_then_fault)
         assert code == -signal.SIGSEGV
         assert read_crash(wires.segments[Role.POLICY].fd) is None
+
+
+@pytest.mark.guarantee("G2")
+@pytest.mark.guarantee("G6")
+def test_a_process_that_a_runner_forks_cannot_speak_for_it() -> None:
+    """Neither its crash nor a record of its own gets into the segment of its parent."""
+
+    def fork(run: Callable[[], object]) -> int:
+        with child(run) as forked:
+            return forked.wait()
+
+    with Wires() as wires:
+
+        def runner() -> None:
+            outbox = wires.writer(Role.ENV, Role.POLICY)
+            crash.attach(outbox)
+            outbox.enter(Phase.STEP, 7)
+            at = outbox.claim(8, 1.0)
+            view = outbox.buffer
+            view[at : at + 8] = b"whole..."
+
+            def spoil() -> None:
+                view[at : at + 8] = b"torn!!!!"
+
+            def publish() -> None:
+                outbox.commit(99, KIND_OBS, 0, 8)
+
+            assert fork(fault) == -signal.SIGSEGV
+            assert fork(spoil) == -signal.SIGSEGV
+            assert fork(publish) == 1
+            outbox.commit(0, KIND_OBS, 0, 8)
+
+        assert die(None, runner)[0] == 0
+        assert read_crash(wires.segments[Role.ENV].fd) is None
+        reader = wires.reader(Role.POLICY, Role.ENV)
+        assert reader.try_next()
+        assert (reader.seq, payload_of(reader)) == (0, b"whole...")
+        assert not reader.try_next()
+
+
+def test_a_closed_outbox_cannot_be_attached() -> None:
+    with Wires() as wires:
+        outbox = wires.outbox(Role.ENV)
+        outbox.close()
+        with pytest.raises(LocalError, match="closed"):
+            crash.attach(outbox)
 
 
 @pytest.mark.guarantee("G9")
