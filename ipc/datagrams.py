@@ -30,6 +30,7 @@ PEER_GONE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ECONNREFUSED, errno.
 # The kernel is short of memory or of descriptors in flight; unlike with EAGAIN, the socket stays
 # writable meanwhile, so polling for writability would spin.
 SHORT_OF = frozenset({errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM})
+RETRY_S = 0.02  # hence the time to the next try
 
 
 def pair() -> tuple[socket.socket, socket.socket]:

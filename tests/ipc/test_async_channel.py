@@ -22,8 +22,9 @@ from dsec.errors import (
     MachineError,
     PeerError,
 )
-from dsec.ipc import channel, datagrams, frames
-from dsec.ipc.channel import AsyncChannel, Channel, pair
+from dsec.ipc import async_channel, datagrams, frames
+from dsec.ipc.async_channel import AsyncChannel
+from dsec.ipc.channel import Channel, pair
 from dsec.ipc.frames import FRAME_BYTES_MAX, AnyFrame, Drain, Hello
 from tests.ipc.wire import (
     close_all,
@@ -262,7 +263,9 @@ def test_one_wake_up_reads_a_bounded_number_of_frames(with_side: Run) -> None:
         while seen[-1] < 100:
             await asyncio.sleep(0)
             seen.append(len(side.frames))
-        assert max(b - a for a, b in itertools.pairwise(seen)) <= 2 * (channel.FRAMES_PER_WAKE_MAX)
+        assert max(b - a for a, b in itertools.pairwise(seen)) <= 2 * (
+            async_channel.FRAMES_PER_WAKE_MAX
+        )
 
     with_side(body)
 
@@ -345,7 +348,7 @@ def test_a_shortage_in_the_kernel_is_waited_out(
             raise OSError(errno.ETOOMANYREFS, "Too many references")
         datagrams.sendmsg(sock, data, fds)
 
-    monkeypatch.setattr(channel, "sendmsg", sendmsg)
+    monkeypatch.setattr(async_channel, "sendmsg", sendmsg)
 
     async def body(side: Side, theirs: socket.socket) -> None:
         short[0] = 3

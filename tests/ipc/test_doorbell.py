@@ -5,13 +5,23 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+from collections.abc import Callable
 
 import pytest
+import uvloop
 
+from dsec.errors import LocalError, RingTimeout
+from dsec.ipc.async_reader import AsyncReader
 from dsec.ipc.doorbell import Doorbell
 from dsec.ipc.frames import Role
 from dsec.ipc.ring import FLAG_END
 from tests.ipc.rings import LIMIT_S, Wires, child, put
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libuv_started() -> None:
+    """Open the pipe that libuv keeps for the life of the process, before leaks are looked for."""
+    uvloop.new_event_loop().close()
 
 
 def test_ring_drain_close() -> None:
@@ -61,7 +71,30 @@ def test_only_an_armed_reader_is_rung() -> None:
 
 
 @pytest.mark.guarantee("G2")
-def test_an_event_loop_reads_what_another_process_writes() -> None:
+def test_a_small_record_after_a_large_one_wakes_as_well() -> None:
+    bell = Doorbell()
+    with Wires(roles=(Role.ENV, Role.POLICY)) as wires:
+        outbox = wires.outbox(Role.ENV)
+        outbox.add_reader(wires.peer(Role.POLICY), eventfd=bell.fd)
+        reader = wires.reader(Role.POLICY, Role.ENV)
+        put(outbox, 0, b"x" * 1000)
+        assert reader.try_next()
+        assert reader.arm()
+        put(outbox, 1, b"1")
+        assert bell.drain() == 1
+        assert reader.try_next()
+        put(outbox, 2, b"x" * 1000)
+        assert reader.try_next()
+        put(outbox, 3, b"3")
+        assert reader.wait(1, 0.0), "one record is there, whatever its size"
+    bell.close()
+
+
+@pytest.mark.guarantee("G2")
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_an_event_loop_reads_what_another_process_writes(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
     count = 2000
     bell = Doorbell()
     with Wires(roles=(Role.ENV, Role.POLICY)) as wires:
@@ -70,34 +103,47 @@ def test_an_event_loop_reads_what_another_process_writes() -> None:
             outbox = wires.outbox(Role.ENV)
             outbox.add_reader(wires.peer(Role.POLICY), eventfd=bell.fd)
             for seq in range(count):
-                put(outbox, seq, b"x" * (seq % 50))
+                put(outbox, seq, b"x" * (seq * 37 % 500))
 
-        async def read() -> int:
-            loop = asyncio.get_running_loop()
-            reader = wires.reader(Role.POLICY, Role.ENV)
-            done = loop.create_future()
-            seen = 0
-
-            def on_bell() -> None:
-                nonlocal seen
-                bell.drain()
-                while seen < count:
-                    while reader.try_next():
-                        assert reader.seq == seen
-                        seen += 1
-                        reader.release()
-                    if reader.arm():
-                        break
-                if seen == count and not done.done():
-                    done.set_result(None)
-
-            loop.add_reader(bell.fd, on_bell)
-            on_bell()
-            await asyncio.wait_for(done, LIMIT_S)
-            loop.remove_reader(bell.fd)
+        async def read() -> list[int]:
+            reader = AsyncReader(wires.reader(Role.POLICY, Role.ENV), bell)
+            seen = []
+            for _ in range(count):
+                await reader.next(LIMIT_S)
+                seen.append(reader.ring.seq)
+                reader.ring.release()
             return seen
 
-        with child(write) as forked:
-            assert asyncio.run(read()) == count
+        with child(write) as forked, asyncio.Runner(loop_factory=new_loop) as runner:
+            assert runner.run(read()) == list(range(count))
             assert forked.wait() == 0
     bell.close()
+
+
+def test_waiting_in_a_loop_has_a_limit_and_can_be_cancelled() -> None:
+    bell = Doorbell()
+    with Wires(roles=(Role.ENV, Role.POLICY)) as wires:
+        outbox = wires.outbox(Role.ENV)
+        outbox.add_reader(wires.peer(Role.POLICY), eventfd=bell.fd)
+        reader = AsyncReader(wires.reader(Role.POLICY, Role.ENV), bell)
+
+        async def read() -> None:
+            with pytest.raises(RingTimeout, match="env ring"):
+                await reader.next(0.01)
+            waiting = asyncio.ensure_future(reader.next(LIMIT_S))
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            put(outbox, 0, b"0")
+            assert bell.drain() == 0, "nobody waits any more"
+            bell.ring()  # an old ring is no record
+            await reader.next(LIMIT_S)
+            with pytest.raises(RingTimeout):
+                await reader.next(0.01)
+            bell.close()
+            with pytest.raises(LocalError, match="closed"):
+                await reader.next(0.01)
+
+        asyncio.run(read())

@@ -183,3 +183,8 @@ def test_no_numpy_in_what_the_kernel_imports() -> None:
         "dsec.ipc.group, dsec.ipc.crash; assert 'numpy' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_no_event_loop_in_what_every_runner_imports() -> None:
+    code = "import sys, dsec.runners.zygote; assert not {'asyncio', 'ssl'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
