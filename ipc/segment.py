@@ -9,7 +9,6 @@ knows no numpy and no ring.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import functools
@@ -17,10 +16,10 @@ import mmap
 import os
 import stat
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from dsec.errors import CorruptRingError, LocalError, MachineError, PeerError
+from dsec.ipc import memory
 from dsec.ipc._ring import ffi, lib
 from dsec.ipc.frames import Phase, Role
 
@@ -101,9 +100,7 @@ def _reserve(name: str, size: int) -> int:
             "Run on a kernel with 4 KiB pages.",
         )
     # Without this look a reservation would not fail: it would wake the out-of-memory killer.
-    room = _cgroup_room(os.sysconf("SC_AVPHYS_PAGES") * mmap.PAGESIZE)  # cheap, and never too much
-    if size + _RESERVE_BYTES > room:
-        room = available_bytes()
+    room = _room(size + _RESERVE_BYTES)
     if size + _RESERVE_BYTES > room:
         raise _no_memory(name, size, room)
     try:
@@ -118,6 +115,16 @@ def _reserve(name: str, size: int) -> int:
             raise _no_memory(name, size, room) from None
         raise MachineError(f"segment {name}: can't reserve {size} bytes: {error}", "") from None
     return fd
+
+
+def _room(wanted: int) -> int:
+    """Memory that can be had, or some of it that is `wanted` or more."""
+    free = os.sysconf("SC_AVPHYS_PAGES") * mmap.PAGESIZE  # quick to ask for, and never too much
+    bound = memory.cgroup_room()
+    if wanted > free:
+        found = memory.available_bytes()
+        return os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE if found is None else found
+    return free if bound is None else min(free, bound)
 
 
 def _no_memory(name: str, size: int, room: int) -> MachineError:
@@ -136,48 +143,6 @@ def _no_descriptor(name: str, error: OSError) -> MachineError:
     else:
         remedy = ""
     return MachineError(f"segment {name}: can't make a memory file: {error.strerror}", remedy)
-
-
-def available_bytes() -> int:
-    """Memory that can still be reserved: of the machine, or of the tightest cgroup above us."""
-    room = os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        info = Path("/proc/meminfo").read_text(encoding="ascii")
-        room = int(info.split("MemAvailable:", 1)[1].split(maxsplit=1)[0]) * 1024
-    return _cgroup_room(room)
-
-
-def _cgroup_room(room: int) -> int:
-    for limit, usage in _cgroup_files():
-        with contextlib.suppress(OSError, ValueError):
-            bound = int(Path(limit).read_text(encoding="ascii"))
-            room = min(room, max(0, bound - int(Path(usage).read_text(encoding="ascii"))))
-    return room
-
-
-@functools.cache
-def _cgroup_files() -> list[tuple[str, str]]:
-    """Limit and usage files of our memory cgroups, version 1 or 2, innermost first."""
-    found: list[tuple[str, str]] = []
-    try:
-        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return found
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            root, names = "/sys/fs/cgroup", ("memory.max", "memory.current")
-        elif "memory" in controllers.split(","):
-            root = "/sys/fs/cgroup/memory"
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
-        else:
-            continue
-        parts = [part for part in path.split("/") if part]
-        for depth in range(len(parts), -1, -1):
-            folder = "/".join([root, *parts[:depth]])
-            if Path(folder, names[0]).exists():
-                found.append((f"{folder}/{names[0]}", f"{folder}/{names[1]}"))
-    return found
 
 
 def _format(fd: int, size: int, role: int, epoch: int, start: int) -> None:

@@ -23,8 +23,8 @@ BANNED_CALLS = ("print", "time.sleep", "breakpoint", "os.system", "pickle.loads"
 CALLS_ALLOWED: dict[tuple[str, str], str] = {}
 # module -> why it lives although no code names it
 ALIVE: dict[str, str] = {
-    "dsec.ipc.async_reader": "for who reads rings in an event loop: callers of the sandbox and"
-    " the engine's server, which are not built yet; the wake-up protocol has to be whole before them",
+    "dsec.ipc.async_reader": "for who reads rings in an event loop, the sandbox and the engine's"
+    " server, which are not built yet; the wake-up protocol has to be whole before them",
 }
 # file -> why an exception may vanish there
 SWALLOW_ALLOWED = {

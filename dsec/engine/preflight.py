@@ -17,6 +17,7 @@ from pathlib import Path
 
 from dsec.config import KeyPath, Loaded, agent_names
 from dsec.errors import ConfigError, MachineError
+from dsec.ipc import memory
 
 FILES_BASE = 64
 FILES_PER_AGENT = 16
@@ -147,11 +148,11 @@ def _check_pids(needed: int, agents: int) -> None:
         ("/proc/sys/kernel/pid_max", 0, "sysctl kernel.pid_max"),
         ("/proc/sys/kernel/threads-max", 0, "sysctl kernel.threads-max"),
     ]
-    for folder in _cgroups("pids"):
-        taken = _number(folder / "pids.current") or 0
+    for folder in memory.cgroups("pids"):
+        taken = memory.number(folder / "pids.current") or 0
         limits.append((str(folder / "pids.max"), taken, "TasksMax= of systemd, --pids-limit"))
     for path, taken, remedy in limits:
-        limit = _number(Path(path))
+        limit = memory.number(Path(path))
         if limit is not None and taken + needed > limit:
             raise MachineError(
                 f"{agents:,} agents need {needed:,} processes; {path} allows {limit:,}"
@@ -162,7 +163,7 @@ def _check_pids(needed: int, agents: int) -> None:
 
 def _check_maps(agents: int) -> None:
     needed = MAPS_BASE + MAPS_PER_AGENT * agents
-    limit = _number(Path("/proc/sys/vm/max_map_count"))
+    limit = memory.number(Path("/proc/sys/vm/max_map_count"))
     if limit is not None and needed > limit:
         raise MachineError(
             f"recording {agents:,} agents needs {needed:,} memory mappings in one process; "
@@ -178,7 +179,7 @@ def check_memory(loaded: Loaded, available: Callable[[], int | None] | None = No
         ConfigError: the rings of an entry, as small as its records can be, are larger than memory.
         MachineError: the bare processes are.
     """
-    free = (available or available_bytes)()
+    free = (available or memory.available_bytes)()
     if free is None:
         return
     problems = []
@@ -213,59 +214,6 @@ def ring_bytes_min(slots: int, num_envs: int) -> int:
     record = RECORD_HEADER_BYTES + 8 * num_envs  # a reward, and an action or an observation
     record = -(-record // RECORD_BYTES_MIN) * RECORD_BYTES_MIN
     return 3 * (PAGE_BYTES + slots * record)
-
-
-def available_bytes() -> int | None:
-    """Memory that can be had: of the machine, and within our control groups; None if unknown."""
-    found = []
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        text = Path("/proc/meminfo").read_text()
-        found.append(int(text.split("MemAvailable:", 1)[1].split(maxsplit=1)[0]) * 1024)
-    for folder in _cgroups("memory"):
-        limit = _number(folder / "memory.max")
-        if limit is None:
-            limit = _number(folder / "memory.limit_in_bytes")
-        used = _number(folder / "memory.current")
-        if used is None:
-            used = _number(folder / "memory.usage_in_bytes")
-        if limit is not None and used is not None:
-            found.append(max(0, limit - used + _reclaimable(folder)))
-    return min(found, default=None)
-
-
-def _reclaimable(folder: Path) -> int:
-    with contextlib.suppress(OSError, ValueError):
-        for line in (folder / "memory.stat").read_text().splitlines():
-            name, _, value = line.partition(" ")
-            if name in ("inactive_file", "total_inactive_file"):
-                return int(value)
-    return 0
-
-
-def _cgroups(controller: str) -> list[Path]:
-    """The folders of our control groups, the innermost first, for version 1 or 2."""
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return []
-    root = Path("/sys/fs/cgroup")
-    for line in lines:
-        number, names, inner = line.split(":", 2)
-        if number != "0" and controller not in names.split(","):
-            continue
-        base = root if number == "0" else root / controller
-        path = base / inner.lstrip("/")
-        return [folder for folder in (path, *path.parents) if folder.is_relative_to(base)]
-    return []
-
-
-def _number(path: Path) -> int | None:
-    """The number in a file of the kernel; None if there is none, or no limit (`max`)."""
-    try:
-        text = path.read_text().strip()
-    except OSError:
-        return None
-    return int(text) if text.isdigit() else None
 
 
 def _size(count: int) -> str:

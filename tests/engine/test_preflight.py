@@ -86,9 +86,6 @@ def test_more_processes_than_memory_holds(tmp_path: Path) -> None:
 
 
 def test_this_machine_has_memory_and_limits() -> None:
-    free = preflight.available_bytes()
-    assert free is not None
-    assert free > 2**20
     assert preflight.check_limits(1) == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     assert preflight._threads_of_user(0) > 0
 
