@@ -95,11 +95,12 @@ def claim(out: Path | None, run_name: str, *, parent: Path = Path("runs")) -> Ru
     if out is None:
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
         out = parent / f"{run_name}-{stamp}-{secrets.token_hex(2)}"
-    made = not out.exists()
     try:
+        made = not out.exists()  # raises where it may not look
         out.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
-        raise MachineError(f"{out} is a file, not a directory", "Choose another --out") from None
+        kind = "a link to nowhere" if out.is_symlink() else "a file"
+        raise MachineError(f"{out} is {kind}, not a directory", "Choose another --out") from None
     except OSError as error:
         raise _cannot_write(out, error) from None
     path = out.resolve()

@@ -13,6 +13,7 @@ import pytest
 
 from dsec import rundir
 from dsec.errors import MachineError, RunDirBusy
+from tests.ipc.rings import child
 
 HOLDER = """
 import sys
@@ -109,6 +110,14 @@ def test_a_file_in_the_way_is_no_directory(tmp_path: Path) -> None:
         rundir.claim(tmp_path / "run", "x")
     with pytest.raises(MachineError, match="can't be written: Not a directory"):
         rundir.claim(tmp_path / "run" / "below", "x")
+    (tmp_path / "link").symlink_to("nowhere")
+    with pytest.raises(MachineError, match="is a link to nowhere, not a directory"):
+        rundir.claim(tmp_path / "link", "x")
+
+
+def test_a_name_that_is_too_long(tmp_path: Path) -> None:
+    with pytest.raises(MachineError, match="can't be written: File name too long"):
+        rundir.claim(tmp_path / ("x" * 300), "x")
 
 
 def test_a_place_where_nothing_can_be_written(tmp_path: Path) -> None:
@@ -118,13 +127,28 @@ def test_a_place_where_nothing_can_be_written(tmp_path: Path) -> None:
     assert "Choose another --out" in caught.value.remedy
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_no_permission(tmp_path: Path) -> None:
-    folder = tmp_path / "ro"
-    folder.mkdir(mode=0o555)
-    with pytest.raises(MachineError, match="Permission denied") as caught:
-        rundir.claim(folder / "run", "x")
-    assert "write permission" in caught.value.remedy
+@pytest.mark.parametrize(("below", "mode"), [("new", 0o555), ("run/in/it", 0o600)])
+def test_no_permission(tmp_path: Path, below: str, mode: int) -> None:
+    """Neither to write nor even to look."""
+    folder = tmp_path / "closed"
+    (folder / "run").mkdir(parents=True)
+    folder.chmod(mode)
+
+    def claim() -> None:
+        os.chdir(tmp_path)  # whose parents may be closed to anybody else
+        if os.geteuid() == 0:  # who may do everything
+            os.setgroups([])
+            os.setresgid(65534, 65534, 65534)
+            os.setresuid(65534, 65534, 65534)
+        with pytest.raises(MachineError, match="Permission denied") as caught:
+            rundir.claim(Path("closed") / below, "x")
+        assert "write permission" in caught.value.remedy
+
+    tmp_path.chmod(0o755)
+    with child(claim) as forked:
+        code = forked.wait()
+    folder.chmod(0o755)
+    assert code == 0
 
 
 def test_a_full_disk_is_noticed_before_the_start(
