@@ -13,8 +13,8 @@ from typing import Any
 from dsec.config.source import KeyPath, Source, dotted, parse, quoted
 from dsec.errors import ConfigError, Diagnostic
 
-_PATH = re.compile(r"[A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*|\[\d{1,9}\])*")
-_PART = re.compile(r"\.?([A-Za-z_][\w-]*)|\[(\d+)\]")
+_PATH = re.compile(r"[A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*|\.\d{1,9}(?![\w-])|\[\d{1,9}\])*")
+_PART = re.compile(r"\.?([A-Za-z_][\w-]*)|[.\[](\d+)\]?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Override:
 
 
 def parse_override(text: str, origin: str = "--set") -> Override:
-    """Parse `a.b[0].c=VALUE`, where VALUE is YAML.
+    """Parse `a.b[0].c=VALUE`, or the same as `a.b.0.c=VALUE`, where VALUE is YAML.
 
     Raises:
         ConfigError: no `=`, a path that is none, a value that is no YAML.

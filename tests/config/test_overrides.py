@@ -64,6 +64,13 @@ def test_mistakes_name_set_and_the_path(tmp_path: Path) -> None:
     ]
 
 
+def test_an_index_may_stand_after_a_point() -> None:
+    for text in ("agents[0].env.wrappers[12].entry=x", "agents.0.env.wrappers.12.entry=x"):
+        assert parse_override(text).path == ("agents", 0, "env", "wrappers", 12, "entry")
+    with pytest.raises(ConfigError, match="is no path"):
+        parse_override("agents.0x.name=a")
+
+
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
