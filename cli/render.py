@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 ROWS_MAX = 16  # agents with a row of their own; more are shown by groups
 STDERR_LINES_MAX = 12
+STACK_LINES_MAX = 8
 BAR_WIDTH = 40
 
 
@@ -146,10 +147,22 @@ def death_lines(death: Death, advice: str, log: str) -> list[str]:
     if death.error is not None and death.error.traceback:
         lines += _block("traceback", death.error.traceback.splitlines())
     elif death.stderr_tail:
-        lines += _block("stderr", death.stderr_tail.splitlines()[-STDERR_LINES_MAX:])
+        lines += _block("stderr", stderr_lines(death.stderr_tail))
     item("log", log)
     item("what to do", advice)
     return lines
+
+
+def stderr_lines(tail: str) -> list[str]:
+    """The lines of a runner's stderr that say most: the last ones, or those where a fatal signal's
+    native and Python stacks begin, for these list the innermost call first."""
+    lines = tail.splitlines()
+    shown: list[str] = []
+    for mark in ("dsec: fatal signal", "Fatal Python error"):
+        begins = [i for i, line in enumerate(lines) if line.startswith(mark)]
+        if begins:
+            shown += lines[begins[-1] :][:STACK_LINES_MAX]
+    return shown or lines[-STDERR_LINES_MAX:]
 
 
 def _block(name: str, texts: Iterable[str]) -> list[str]:
@@ -209,8 +222,8 @@ def error_object(outcome: Outcome) -> dict[str, Any] | None:
 def outcome_lines(outcome: Outcome) -> list[str]:
     """How a run ended, in a few lines."""
     numbers, report = outcome.totals, outcome.report
-    if report is None:
-        return []
+    if report is None or numbers["run_dir"] is None:
+        return []  # nothing was run
     word = "interrupted" if report.drained else "ended early" if report.failure else "done"
     speed = f"{amount(numbers['steps_per_s'], 0)} steps/s"
     episodes_per_s = f"{amount(numbers['episodes_per_s'])} episodes/s"

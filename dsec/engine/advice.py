@@ -22,6 +22,7 @@ _DEADLINE_KEYS = {
     Phase.CLOSE: "close_s",
 }
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
+_PEERS_FAULTS = ("dsec.errors.PeerError", "dsec.errors.CorruptRingError")
 _WHOSE = {
     Role.ENV: "the environment",
     Role.POLICY: "the policy",
@@ -53,6 +54,11 @@ def advice(death: Death) -> str:
         if death.exit_code == EXIT_PERMANENT:
             return f"Code 125 is how {whose} asks not to be started again"
         return f"Something under {whose} called sys.exit() or os._exit()"
+    if death.kind == "exception" and _peers_fault(death):
+        return (
+            f"Not {whose} is to blame: whoever writes that ring wrote what it may not. Native code "
+            "that overwrites memory does this"
+        )
     if death.kind == "exception":
         return f"Mend the code of {whose}; the traceback is above and in the stderr log"
     if death.kind == "import":
@@ -63,6 +69,11 @@ def advice(death: Death) -> str:
             "if it is all Python, please report this"
         )
     return ""
+
+
+def _peers_fault(death: Death) -> bool:
+    """Our own exceptions about what another process wrote; user code has no part in them."""
+    return death.error is not None and death.error.type in _PEERS_FAULTS
 
 
 def _out_of_memory(death: Death) -> bool:

@@ -98,7 +98,9 @@ def _diagnostic(
         if not error.traceback:
             return loaded.diagnostic(path, error.message)  # our own words, not an exception's
         said += f"{error.type}: "
-    return loaded.diagnostic(path, said + error.message, error.traceback.strip("\n"))
+    # An exception without a message leaves the colon in front of nothing.
+    said = (said + error.message).removesuffix(": ")
+    return loaded.diagnostic(path, said, error.traceback.strip("\n"))
 
 
 def _image_path(loaded: Loaded, failure: str) -> KeyPath | None:

@@ -314,7 +314,8 @@ def _make_hooks(view: View, spec: RunSpec) -> Any:
 
         def _tell(self, death: Death) -> None:
             name = f"{file_name(death.agent)}.{death.role.name.lower()}.err"
-            view.death(death, advice(death), str(logs / name))
+            # What a dry run writes is gone when somebody looks for it.
+            view.death(death, advice(death), "" if spec.dry else str(logs / name))
 
         def disk(self, message: str) -> None:
             if message:

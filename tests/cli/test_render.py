@@ -106,6 +106,20 @@ def test_a_death_of_which_nothing_is_known_is_short() -> None:
     assert render.death_lines(death, "", "") == ["DEATH a policy (pid 7): could not be forked"]
 
 
+@pytest.mark.guarantee("G6")
+def test_of_a_crash_the_innermost_calls_are_shown() -> None:
+    native = ["dsec: fatal signal 11 at address 0x8", *(f"lib.so(+{n})" for n in range(30))]
+    python = ["Fatal Python error: Segmentation fault", "", "Current thread 0x1"]
+    python += [f'  File "{n}.py", line 1 in f' for n in range(30)]
+    shown = render.stderr_lines("\n".join(["said before", *native, *python]))
+    assert shown[:2] == native[:2]
+    assert '  File "0.py", line 1 in f' in shown
+    assert len(shown) == 2 * render.STACK_LINES_MAX
+    assert "said before" not in shown
+    plain = [f"{n}" for n in range(100)]
+    assert render.stderr_lines("\n".join(plain)) == plain[-render.STDERR_LINES_MAX :]
+
+
 def test_a_traceback_takes_the_place_of_stderr() -> None:
     error = ErrorInfo("ValueError", "x", traceback="Traceback\n  here")
     death = Death("a", Role.REWARD, 0, 7, "c", "exception", error=error, stderr_tail="noise")
@@ -164,6 +178,8 @@ def test_the_end_of_a_run() -> None:
     report.drained = True
     assert render.outcome_lines(outcome)[0].startswith("interrupted: ")
     assert render.outcome_lines(Outcome(Exit.CONFIG, totals(None, None))) == []
+    validated = Outcome(Exit.MACHINE, totals(report, None), report=report)
+    assert render.outcome_lines(validated) == [], "nothing was run"
 
 
 @pytest.mark.parametrize(

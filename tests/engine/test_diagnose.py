@@ -87,6 +87,9 @@ def test_a_constructor_that_raises_comes_with_its_traceback_once(tmp_path: Path)
     assert found[0].message == "can't be constructed: ValueError: bad size"
     assert (found[0].path, found[0].line) == ("agents[0].env", 5)
     assert found[0].detail == "Traceback: ..."
+    silent = ErrorInfo("KeyboardInterrupt", "", traceback="Traceback: ...\n", where="env")
+    (told,) = config_problems(loaded(tmp_path), report([death("a-000", silent)]), dry=False)
+    assert told.message == "can't be constructed: KeyboardInterrupt"
 
 
 def test_it_is_a_mistake_though_other_entries_step(tmp_path: Path) -> None:

@@ -139,6 +139,10 @@ def test_episodes_can_bound_a_run_too() -> None:
             },
             "raise limits.memory_mb",
         ),
+        (
+            {"kind": "exception", "error": ErrorInfo("dsec.errors.CorruptRingError", "env ring")},
+            "Not the environment is to blame",
+        ),
         ({"kind": "protocol"}, "that are not its own"),
     ],
 )
