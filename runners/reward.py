@@ -68,8 +68,6 @@ class RewardWorker:
     def serve(self, go: Go) -> int:
         """Answer transitions until the last; return the sequence number after it."""
         session, reader = self._session, self._env.reader
-        if not go.policy_learns:
-            self._outbox.spin = 0  # polling would take the processor from those who are waited for
         at_once = go.policy_learns
         if not at_once:
             self._outbox.spin = 0  # polling would take the processor from those who are waited for
