@@ -68,13 +68,6 @@ class Agent:
         """No process of it is left, and the recorder is not yet done with it."""
         return self.state in (AgentState.SETTLING, AgentState.ABANDONING)
 
-    @property
-    def awaits_recorder(self) -> bool:
-        """The recorder owes it an answer."""
-        return self.settling or (
-            bool(self.segments) and self.state is AgentState.WIRING and not self.wired
-        )
-
     def apply(self, event: AgentEvent) -> None:
         """Let `event` happen; the table says what follows, if anything does."""
         self.state, actions = AGENT[self.state][event]
@@ -135,8 +128,7 @@ class Agent:
     def corrupt(self, message: str) -> None:
         """The recorder can't read one of its rings: whoever writes that one is at fault."""
         named = [each for each in self._all() if each.role.name.lower() in message]
-        for runner in (named or self._all())[:1]:
-            runner.hang(f"wrote what it may not: {message}", "protocol")
+        (named or self._all())[0].hang(f"wrote what it may not: {message}", "protocol")
 
     def faulted(self, runner: Runner, death: Death) -> None:
         """A runner died."""
@@ -198,12 +190,11 @@ class Agent:
             case "go" if run.spec.dry:
                 self.apply(AgentEvent.DRAIN)
             case "go":
-                run.went_at = run.went_at or run.shell.clock.now()
+                run.went_at = run.went_at or run.now()
                 for runner in self._all():
                     runner.order(RunnerEvent.GO, frames.Go(self._policy_learns))
             case "await" | "drain":
-                now, limit_s = run.shell.clock.now(), run.spec.drain_timeout_s
-                run.shell.deadlines.arm(self, Phase.CLOSE, limit_s, now)
+                run.arm(self, Phase.CLOSE, run.spec.drain_timeout_s)
                 if action == "await":
                     return
                 for role in self.runners if run.spec.dry else tree.drained(self.spec):
@@ -213,7 +204,7 @@ class Agent:
                     runner.apply(RunnerEvent.FENCE)
                 self._look_gone()
             case "settle" | "abandon":
-                run.shell.deadlines.drop(self)
+                run.deadlines.drop(self)
                 if self.finished is not None or not self.segments or run.recorder is None:
                     self.apply(AgentEvent.FINISHED)
                 elif action == "abandon":
@@ -226,11 +217,10 @@ class Agent:
 
     def _fork(self) -> None:
         run = self._run
-        self.started_at = run.shell.clock.now()
+        self.started_at = run.now()
         for each in tree.forked(self.spec):
-            self.runners[each.role] = Runner(
-                run.shell, self, self.name, each.role, each.start, each.deadline_s
-            )
+            start, limits = each.start, each.deadline_s
+            self.runners[each.role] = Runner(run, self, self.name, each.role, start, limits)
         for each in tree.forked(self.spec):
             run.zygotes[each.image].fork(self.runners[each.role])
 

@@ -18,18 +18,19 @@ import time
 import traceback
 from collections.abc import Callable
 
-from dsec.kernel.reap import PR_SET_PDEATHSIG, descendants_of, prctl, set_subreaper
+from dsec.kernel.reap import PR_SET_PDEATHSIG, descendants_of, kill, prctl, set_subreaper
+from dsec.kernel.report import signal_name
 
 SERVERS_DRAIN_S = 1.0  # what servers have after the supervisor's death
 KILL_MAX_S = 10.0
-_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP)
 
-_lifeline = -1
+_guardian = 0
 
 
-def guardian_fd() -> int:
-    """A descriptor that becomes readable when the guardian is gone; -1 if there is none."""
-    return _lifeline
+def orphaned() -> bool:
+    """Say whether this is a supervisor whose guardian is gone."""
+    return _guardian not in (0, os.getppid())
 
 
 def run(main: Callable[[], int]) -> int:
@@ -37,61 +38,48 @@ def run(main: Callable[[], int]) -> int:
 
     The code is 128+n if signal n ended it. In the child this function does not return.
     """
+    global _guardian
     sys.stdout.flush()
     sys.stderr.flush()
     set_subreaper(True)
-    reading, writing = os.pipe()
     # What was ignored from the start (nohup, a job in the background) stays so.
-    asked = (*_PASSED_ON, signal.SIGTSTP)
-    awaited = {number for number in asked if signal.getsignal(number) != signal.SIG_IGN}
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {*awaited, signal.SIGCHLD})
-    guardian = os.getpid()
-    pid = os.fork()
+    awaited = {number for number in _ASKED if signal.getsignal(number) != signal.SIG_IGN}
+    awaited.add(signal.SIGCHLD)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
+    guardian, pid = os.getpid(), os.fork()
     if pid == 0:
-        os.close(writing)
-        _be_supervisor(main, guardian, reading, mask)
-    os.close(reading)
-    code = _wait(pid, {*awaited, signal.SIGCHLD})
-    kill_descendants(0.0 if code < 128 else SERVERS_DRAIN_S)
-    os.close(writing)
-    if code > 128:
-        name = signal.Signals(code - 128).name
-        text = f"dsec-kernel: the supervisor was killed by {name}; what was recorded is whole\n"
-        with contextlib.suppress(OSError):
-            os.write(2, text.encode())
+        _guardian = guardian
+        _be_supervisor(main, mask)
+    code = _wait(pid, awaited)
+    kill_descendants(SERVERS_DRAIN_S if code < 0 else 0.0)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    return code
+    if code < 0:
+        end = f"was killed by {signal_name(-code)}; what was recorded is whole"
+        sys.stderr.write(f"dsec-kernel: the supervisor {end}\n")
+    return code if code >= 0 else 128 - code
 
 
-def kill_descendants(grace_s: float) -> bool:
-    """Wait until nothing is below this process, and kill what is still there after `grace_s`.
-
-    Returns:
-        False if something could not be killed within KILL_MAX_S.
-    """
+def kill_descendants(grace_s: float) -> None:
+    """Wait until nothing is below this process, and kill what is still there after `grace_s`."""
     begun = time.monotonic()
     while (spent := time.monotonic() - begun) < grace_s + KILL_MAX_S:
         _reap()
         below = descendants_of(os.getpid())
         if not below:
-            return True
+            return
         for pid in below if spent >= grace_s else ():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            kill(pid)
         signal.sigtimedwait([signal.SIGCHLD], 0.02)
-    return False
 
 
-def _be_supervisor(main: Callable[[], int], guardian: int, lifeline: int, mask: set[int]) -> None:
-    global _lifeline
+def _be_supervisor(main: Callable[[], int], mask: set[int]) -> None:
     code = 70
     try:
-        _lifeline = lifeline
         os.setpgid(0, 0)
         signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # it writes from the background
         prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        code = main() if os.getppid() == guardian else 128 + signal.SIGTERM
+        code = 128 + signal.SIGTERM if orphaned() else main()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:
@@ -103,34 +91,27 @@ def _be_supervisor(main: Callable[[], int], guardian: int, lifeline: int, mask: 
         os._exit(code)
 
 
-def _reap(awaited: int = 0) -> int | None:
-    """Reap every dead child; return the exit code of `awaited` if it was among them."""
-    found = None
+def _reap() -> dict[int, int]:
+    """Reap all dead children: their exit codes, -n for signal n, by pid."""
+    ended = {}
     with contextlib.suppress(ChildProcessError):
-        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-            if ended[0] == awaited:
-                code = os.waitstatus_to_exitcode(ended[1])
-                found = code if code >= 0 else 128 - code
-    return found
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            ended[found[0]] = os.waitstatus_to_exitcode(found[1])
+    return ended
 
 
 def _wait(supervisor: int, awaited: set[signal.Signals]) -> int:
     while True:
         number = signal.sigwaitinfo(awaited).si_signo
         if number == signal.SIGCHLD:
-            if (code := _reap(supervisor)) is not None:
-                return code
+            if supervisor in (ended := _reap()):
+                return ended[supervisor]
         elif number == signal.SIGTSTP:
-            _suspend(supervisor)
+            below = [supervisor, *descendants_of(supervisor)]
+            for pid in below:
+                kill(pid, signal.SIGSTOP)
+            os.kill(os.getpid(), signal.SIGSTOP)
+            for pid in reversed(below):
+                kill(pid, signal.SIGCONT)
         else:
             os.kill(supervisor, number)
-
-
-def _suspend(supervisor: int) -> None:
-    below = [supervisor, *descendants_of(supervisor)]
-    for number, pids in ((signal.SIGSTOP, below), (signal.SIGCONT, below[::-1])):
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-        if number == signal.SIGSTOP:
-            os.kill(os.getpid(), signal.SIGSTOP)

@@ -19,40 +19,15 @@ import enum
 from collections.abc import Mapping
 from typing import TypeVar
 
-
-class RunnerState(enum.Enum):
-    """Where one process stands."""
-
-    FORKING = "asked for, no process yet"
-    BOOTING = "a process; has not said Hello"
-    CONSTRUCTING = "env: the user's constructor runs"
-    HOLDING = "waits for Wire"
-    WIRING = "attaches its rings; policy and reward construct"
-    READY = "waits for Go"
-    RUNNING = "serves"
-    CLOSING = "said Done; must exit with 0"
-    FAULTY = "at fault; must exit, or is being killed"
-    FENCED = "killed for no fault of its own"
-    GONE = "reaped, or never was"
-
-
-class AgentState(enum.Enum):
-    """Where an agent stands."""
-
-    WAITING = "its images are not warm, or too many start already"
-    STARTING = "its runners are forked and construct"
-    WIRING = "its segments are handed out"
-    RUNNING = "steps"
-    DRAINING = "ends at the next boundary"
-    STOPPING = "asked to end, being killed"
-    OUTLIVED = "a runner failed in close, its work done; the others finish theirs"
-    FENCING = "a runner is dead; the others are being killed"
-    SETTLING = "no process is left; the recorder finishes its stream"
-    ABANDONING = "as settling, after a fault"
-    DONE = "ended as asked"
-    QUARANTINED = "ended by a fault"
-
-
+# FORKING: asked for, no process yet. BOOTING: a process that has not said Hello. CONSTRUCTING: env
+# only, the user's constructor runs. HOLDING: waits for Wire. WIRING: attaches its rings; policy and
+# reward construct. READY: waits for Go. RUNNING: serves. CLOSING: said Done, must exit with 0.
+# FAULTY: at fault; must exit, or is being killed. FENCED: killed for no fault of its own. GONE:
+# reaped, or never was.
+RunnerState = enum.Enum(
+    "RunnerState",
+    "FORKING BOOTING CONSTRUCTING HOLDING WIRING READY RUNNING CLOSING FAULTY FENCED GONE",
+)
 # HELLO_ENV is the Hello of a role that constructs before it is wired. VIOLATION is a frame that
 # may not come now, HANGUP the end of the control channel. EXIT_* is the wait status: code 0,
 # SIGKILL, anything else.
@@ -60,6 +35,17 @@ RunnerEvent = enum.Enum(
     "RunnerEvent",
     "FORKED FORK_FAILED HELLO HELLO_ENV CONSTRUCTED READY DONE FAILED VIOLATION HANGUP OVERDUE"
     " WIRE GO DRAIN FENCE EXIT_OK EXIT_KILLED EXIT_BAD",
+)
+# WAITING: its images are not warm, or too many start already. STARTING: its runners are forked and
+# construct. WIRING: its segments are handed out. RUNNING: steps. DRAINING: ends at the next
+# boundary. STOPPING: asked to end, being killed. OUTLIVED: a runner failed in close, its work done;
+# the others finish theirs. FENCING: a runner is dead, the others are being killed. SETTLING: no
+# process is left, the recorder finishes its stream. ABANDONING: the same after a fault. DONE: ended
+# as asked. QUARANTINED: ended by a fault.
+AgentState = enum.Enum(
+    "AgentState",
+    "WAITING STARTING WIRING RUNNING DRAINING STOPPING OUTLIVED FENCING SETTLING ABANDONING DONE"
+    " QUARANTINED",
 )
 # ADMIT: its images are warm and there is room to start. FAULT_LATE: a fault in close, when the
 # runner had published its last. FENCE: end at once. FINISHED: the recorder has its last record, or

@@ -1,18 +1,13 @@
-"""What the kernel tells to whoever uses it, and what the parts of its shell have in common."""
+"""What the kernel tells to whoever uses it, and what it asks of what can be late."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from dsec.ipc.frames import Role
 from dsec.ipc.segment import Segment
-from dsec.kernel.clock import Clock
-from dsec.kernel.logs import Logs
-from dsec.kernel.readiness import Deadlines, Idle, Overdue
-from dsec.kernel.reap import Reaper
+from dsec.kernel.readiness import Idle, Overdue
 from dsec.kernel.report import AgentReport, Death, RunReport
 
 
@@ -47,19 +42,3 @@ class Timed(Protocol):
 
     def late(self, verdict: Overdue | Idle) -> None:
         """Its time is up, or it has been idle for long."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shell:
-    """What the parts of one supervisor share. `guarded` wraps every callback that the loop gets:
-    an exception there ends the run instead of vanishing in the loop."""
-
-    loop: asyncio.AbstractEventLoop
-    clock: Clock
-    hooks: Hooks
-    deadlines: Deadlines[Timed]
-    reaper: Reaper
-    logs: Logs
-    lifeline: int
-    environment: Mapping[str, str]
-    guarded: Callable[[Callable[..., None]], Callable[..., None]]

@@ -16,18 +16,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from dsec.errors import MachineError
-
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 1, 36, 37
 _libc = ctypes.CDLL(None, use_errno=True)
 _GONE = (ProcessLookupError, PermissionError)
 
 
 def prctl(option: int, value: int) -> None:
-    """Call prctl(2). Raises MachineError where the system refuses."""
+    """Call prctl(2). Raises OSError where the system refuses."""
     if _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
-        reason = os.strerror(ctypes.get_errno())
-        raise MachineError(f"prctl({option}, {value}): {reason}", "Linux 5.4 or later is needed.")
+        raise OSError(ctypes.get_errno(), f"prctl({option}, {value})")
 
 
 def set_subreaper(on: bool) -> bool:
@@ -74,6 +71,12 @@ def descendants_of(*pids: int, depth: int = 1 << 20) -> list[int]:
     return found
 
 
+def kill(pid: int, signum: int = signal.SIGKILL) -> None:
+    """Signal a process that nobody watches; nothing happens if it is gone or not ours."""
+    with contextlib.suppress(*_GONE):
+        os.kill(pid, signum)
+
+
 class Exit(NamedTuple):
     """How a child ended: by `signal` (0 if none) or with `code` (-1 if a signal ended it)."""
 
@@ -102,14 +105,10 @@ class Reaper:
         """Call `on_exit` once, from the loop, when this child has ended and is reaped.
 
         Raises:
-            ChildProcessError: there is no such child (any more).
-            MachineError: no descriptor is left for its pidfd.
+            OSError: there is no such child (any more), or no descriptor is left for its pidfd.
         """
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        try:
-            pidfd = os.pidfd_open(pid)
-        except OSError as error:
-            raise MachineError(f"no pidfd for {pid}: {error}", "Raise `ulimit -n`.") from None
+        pidfd = os.pidfd_open(pid)
         self._watched[pid] = (pidfd, on_exit)
         self._ours.add(pid)
         self._loop.add_reader(pidfd, self._ended, pid)
@@ -148,7 +147,7 @@ class Reaper:
         ended, self._ended_lately = self._ended_lately, set()
         for pid in self._strangers() if ended else ():
             if read_stat(pid).session in ended:
-                _kill(pid)
+                kill(pid)
         dead: set[int] = set()
         with contextlib.suppress(ChildProcessError):
             first = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -158,19 +157,15 @@ class Reaper:
                     os.waitpid(pid, os.WNOHANG)
         self._seen = dead
 
-    def kill_all(self) -> bool:
-        """SIGKILL to all that is ours; return False if nothing is left, not even to be reaped."""
+    def kill_all(self) -> list[int]:
+        """SIGKILL to all that is ours; return who is left, be it only to be reaped."""
         for pid in self._watched:
             self.kill(pid)
         orphans = self._strangers()
         self._ours.update(orphans)  # to be known when they are dead
         for pid in orphans + descendants_of(*orphans, *self._watched):
-            _kill(pid)
-        return bool(self._watched or orphans or self._strangers(dead=True))
-
-    def left(self) -> list[int]:
-        """Who could not be killed or reaped yet."""
-        return [*self._watched, *self._strangers()]
+            kill(pid)
+        return [*self._watched, *orphans, *self._strangers(dead=True)]
 
     def _strangers(self, dead: bool = False) -> list[int]:
         """Children that nobody watches and that are ours, the living or the dead."""
@@ -187,8 +182,3 @@ class Reaper:
         with contextlib.suppress(OSError):
             return self._mark in Path(f"/proc/{pid}/environ").read_bytes()
         return False
-
-
-def _kill(pid: int) -> None:
-    with contextlib.suppress(*_GONE):
-        os.kill(pid, signal.SIGKILL)

@@ -11,18 +11,16 @@ when that has lasted too long.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dsec.ipc import frames
 from dsec.ipc.frames import AnyFrame, Phase, Role
 from dsec.kernel.machine import RunnerState
-from dsec.kernel.protocols import Shell
 from dsec.kernel.reap import read_stat
 from dsec.kernel.report import Death
 from dsec.kernel.runner import Runner
-from dsec.kernel.server import Server
+from dsec.kernel.spawn import Server
 
 if TYPE_CHECKING:
     from dsec.kernel.agent import Agent
@@ -40,10 +38,9 @@ class Recorder(Server):
         finishing: it has been told that all agents are finished.
     """
 
-    def __init__(self, shell: Shell, run: Supervisor) -> None:
-        super().__init__(shell, "@recorder")
+    def __init__(self, run: Supervisor) -> None:
+        super().__init__(run, "recorder")
         self.disk_full, self.finishing = "", False
-        self._run = run
         self._finish_at = 0.0
         self._heard = 0
         self._sign = (0, 0)
@@ -51,33 +48,33 @@ class Recorder(Server):
     def make(self, epoch: int) -> Runner:
         """One incarnation, with what it gets first."""
         self.disk_full, self.finishing = "", False
-        spec = self._run.spec
+        spec = self.run.spec
         start = frames.RecorderStart(
             spec.run_dir, spec.record_format, spec.disk_wait_s, spec.name, spec.seed
         )
-        return Runner(self.shell, self, self.name, Role.RECORDER, start, {}, epoch)
+        return Runner(self.run, self, self.name, Role.RECORDER, start, {}, epoch)
 
     def launch(self, runner: Runner) -> None:
         """Have it forked as the agents' runners are."""
-        self._run.zygotes[self._run.spec.recorder_image].fork(runner)
+        self.run.zygotes[self.run.spec.recorder_image].fork(runner)
 
     def serving(self) -> None:
         """Tell it of every agent that it hasn't finished, for the first time or anew."""
-        for agent in self._run.agents.values():
+        for agent in self.run.agents.values():
             if agent.segments and agent.finished is None and not agent.ended:
                 self.wire(agent)
-        self._run.look_over()
+        self.run.look_over()
 
     def faulted(self, runner: Runner, death: Death) -> None:
         """It died; that is a death of the run, unless nobody waits for it any more."""
         if not self.over:
             super().faulted(runner, death)
-            self._run.died(death)
+            self.run.died(death)
 
     def ended(self, death: Death | None) -> None:
         """It is over."""
         done = self.runner.said.get(frames.RecorderDone) if self.runner is not None else None
-        self._run.recorder_ended(done, death)
+        self.run.recorder_ended(done, death)
 
     def wire(self, agent: Agent) -> None:
         """Hand it an agent's segments. One that is not up yet gets them when it is."""
@@ -93,7 +90,7 @@ class Recorder(Server):
     def finish(self) -> None:
         """All agents are finished: let it close and convert the recording."""
         if self.up and not self.finishing:
-            self.finishing, self._finish_at = True, self.shell.clock.now()
+            self.finishing, self._finish_at = True, self.run.now()
             self._tell(frames.Finish())
 
     def _tell(self, frame: AnyFrame, fds: Sequence[int] = ()) -> None:
@@ -103,7 +100,7 @@ class Recorder(Server):
     def frame(self, frame: AnyFrame) -> bool:
         """Take what it says of the agents and of the disk."""
         self._heard += 1
-        run = self._run
+        run = self.run
         match frame:
             case frames.Progress():
                 for each in frame.agents:
@@ -132,24 +129,23 @@ class Recorder(Server):
         if self.runner is not None:
             self.runner.release()
 
-    async def gone(self, timeout_s: float) -> None:
-        """Wait until it has left, for so long at most."""
-        until = self.shell.clock.now() + timeout_s
-        while self.runner is not None and self.runner.state is not RunnerState.GONE:
-            if self.shell.clock.now() > until:
-                return
-            await asyncio.sleep(0.01)
+    @property
+    def alive(self) -> bool:
+        """It has not left yet."""
+        return self.runner is not None and self.runner.state is not RunnerState.GONE
 
-    def tick(self, owes: bool) -> None:
+    def tick(self) -> None:
         """Look for signs of life; call it a few times a second."""
-        runner, now = self.runner, self.shell.clock.now()
+        runner, now = self.runner, self.run.now()
         if not self.up or runner is None or runner.state is not RunnerState.RUNNING:
             return
         stat = read_stat(runner.pid)
         before, self._sign = self._sign, (stat.cpu_ticks, self._heard)
+        agents = self.run.agents.values()
+        owes = any(each.settling or (each.segments and not each.wired) for each in agents)
         owes = owes or self.finishing or stat.state == "T"
         if not owes or self.disk_full or before != self._sign or stat.state == "D":
-            self.shell.deadlines.arm(runner, Phase.IDLE, SILENCE_MAX_S, now)
-        late = self.shell.deadlines.lateness.after(self._finish_at)
+            self.run.arm(runner, Phase.IDLE, SILENCE_MAX_S)
+        late = self.run.deadlines.lateness.after(self._finish_at)
         if self.finishing and now - self._finish_at - late > FINISH_MAX_S:
             runner.hang(f"took longer than {FINISH_MAX_S:g} s to finish")

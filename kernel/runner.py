@@ -1,25 +1,31 @@
 """One runner: the shell around the runner table of machine.py, for one process.
 
-Owns its deadlines and the cause of its death. What any of it means for the agent, or for the
-recorder, is its owner's affair.
+Owns its deadlines and the cause of its death. What any of it means is the affair of its owner, an
+agent or a server, whom it tells: that it waits for Wire (`holding`) or for Go (`ready`), that it
+died or never was (`faulted`), that no process of it is left (`left`, said last), that it has been
+idle for long (`idle`), and of frames that the table doesn't know (`frame`; False: a violation).
 """
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from dsec.errors import MachineError, PeerError
+from dsec.errors import PeerError
 from dsec.ipc import async_channel, channel, frames, segment
 from dsec.ipc.frames import AnyFrame, Phase, Role
 from dsec.kernel.logs import file_name
 from dsec.kernel.machine import RUNNER, RunnerEvent, RunnerState
-from dsec.kernel.protocols import Shell
 from dsec.kernel.readiness import Idle, Overdue, Word
 from dsec.kernel.reap import Exit
 from dsec.kernel.report import Death, how_it_ended, in_phase
+
+if TYPE_CHECKING:
+    from dsec.kernel.agent import Agent
+    from dsec.kernel.spawn import Server
+    from dsec.kernel.supervisor import Supervisor
 
 CONSTRUCT_DEFAULT_S = 60.0
 CLOSE_DEFAULT_S = 5.0
@@ -48,19 +54,6 @@ def close_all(fds: Sequence[int]) -> None:
         os.close(fd)
 
 
-class Owner(Protocol):
-    """Whom a runner tells: that it waits for Wire; that it waits for Go; that it died or never
-    was; that no process of it is left (said last); that it has been idle for long; and frames
-    that the table doesn't know (False: a violation)."""
-
-    def holding(self, runner: Runner) -> None: ...
-    def ready(self, runner: Runner) -> None: ...
-    def faulted(self, runner: Runner, death: Death) -> None: ...
-    def left(self, runner: Runner) -> None: ...
-    def idle(self, runner: Runner, idle: Idle) -> None: ...
-    def frame(self, frame: AnyFrame) -> bool: ...
-
-
 class Runner:
     """One incarnation of one role of `agent`, or of a server, whose name then stands there.
 
@@ -70,8 +63,8 @@ class Runner:
 
     def __init__(
         self,
-        shell: Shell,
-        owner: Owner,
+        run: Supervisor,
+        owner: Agent | Server,
         agent: str,
         role: Role,
         start: AnyFrame,
@@ -80,14 +73,14 @@ class Runner:
         building: Phase = Phase.CONSTRUCT,
     ) -> None:
         self.agent, self.role, self.epoch, self.limits = agent, role, epoch, limits
-        self.name = f"{agent}.{role.name.lower()}"
-        self._stem = f"{file_name(agent)}.{role.name.lower()}"
+        suffix = f".{role.name.lower()}" if role < Role.RECORDER else ""
+        self.name, self._stem = f"{agent}{suffix}", f"{file_name(agent)}{suffix}"
         self.state = RunnerState.FORKING
         self.pid = 0  # 0 while it doesn't exist
         self.said: dict[type, Any] = {}
         self.outbox: segment.Segment | None = None
         self.channel: async_channel.AsyncChannel | None = None
-        self._shell, self._owner, self._start, self._building = shell, owner, start, building
+        self._run, self._owner, self._start, self._building = run, owner, start, building
         self._order: tuple[AnyFrame | None, Sequence[int]] = (None, ())
         self._exit: Exit | None = None
         self._word: segment.ProgressWord | None = None
@@ -129,14 +122,14 @@ class Runner:
         """
         if self.channel is not None:
             self.channel.close()
-        shell, fds = self._shell, list[int]()
+        run, fds = self._run, list[int]()
         ours, theirs = channel.pair()
         fds.append(theirs.detach())
-        on_frame, on_close = shell.guarded(self._on_frame), shell.guarded(self._on_close)
-        self.channel = async_channel.AsyncChannel(ours, on_frame, on_close, shell.loop)
+        on_frame, on_close = run.guarded(self._on_frame), run.guarded(self._on_close)
+        self.channel = async_channel.AsyncChannel(ours, on_frame, on_close, run.loop)
         try:
-            fds.append(os.dup(shell.lifeline))
-            self._stderr_from = shell.logs.open(self._stem, fds)
+            fds.append(os.dup(run.lifeline))
+            self._stderr_from = run.logs.open(self._stem, fds)
         except OSError:
             self.channel.close()
             close_all(fds)
@@ -148,13 +141,8 @@ class Runner:
         self._verdict = self._verdict or (kind, f"{cause}, killed")
         self.apply(RunnerEvent.OVERDUE)
 
-    @property
-    def wanted(self) -> bool:
-        """Whether it is still to be forked (see ForkRequest)."""
-        return self.state is RunnerState.FORKING
-
     def forked(self, pid: int, message: str) -> None:
-        """The zygote's answer (see ForkRequest); its own Hello may be faster."""
+        """The zygote's answer: its pid, or 0 and why there is none. Its own Hello may be faster."""
         if self.pid or self.state is RunnerState.GONE:
             return
         if pid:
@@ -171,12 +159,12 @@ class Runner:
             phase, since_ns, seq = self._word.read()
         except PeerError as error:
             self._violate(str(error))
-            return Word(Phase.IDLE, self._shell.clock.now(), -1)
+            return Word(Phase.IDLE, self._run.now(), -1)
         return Word(phase, since_ns / 1e9, seq)
 
     def release(self) -> None:
         """No more frames, no deadline, no descriptor; a second time does nothing."""
-        self._shell.deadlines.drop(self)
+        self._run.deadlines.drop(self)
         if self.channel is not None:
             self.channel.close()
         if self._word is not None:
@@ -230,7 +218,7 @@ class Runner:
             self._ended()
         else:
             # Its last frames may still be in the channel; the end of the channel comes after them.
-            self._later(LAST_FRAMES_S, self._ended)
+            self._run.later(LAST_FRAMES_S, self._ended)
 
     def _ended(self) -> None:
         end = self._exit
@@ -247,7 +235,7 @@ class Runner:
             case "start":
                 self.send(self._start)
             case "hold":
-                self._shell.deadlines.drop(self)  # what it waits for has its own
+                self._run.deadlines.drop(self)  # what it waits for has its own
                 self._owner.holding(self)
             case "wire":
                 self._arm(self._building, CONSTRUCT_DEFAULT_S)
@@ -255,24 +243,23 @@ class Runner:
                 if self.outbox is not None:
                     self._word = segment.ProgressWord(self.outbox.fd)
             case "ready":
-                self._shell.deadlines.drop(self)
+                self._run.deadlines.drop(self)
                 self._owner.ready(self)
             case "go" | "drain":
                 self.send(*self._order)
                 if action == "go" and self._word is not None:
-                    self._shell.deadlines.follow(self, self.limits, self._shell.clock.now())
+                    self._run.deadlines.follow(self, self.limits, self._run.now())
             case "expect_close":
                 self._arm(Phase.CLOSE, CLOSE_DEFAULT_S)
             case "expect_exit":
-                now = self._shell.clock.now()
-                self._shell.deadlines.arm(self, self._phase, EXIT_GRACE_S, now)
+                self._run.arm(self, self._phase, EXIT_GRACE_S)
             case "dump":
                 # faulthandler writes the stack even while the interpreter's lock is held. One
                 # that is stopped can't; one that hasn't armed it dies of the signal, as well.
-                self._shell.reaper.kill(self.pid, signal.SIGUSR2)
-                self._later(DUMP_S, self.apply, RunnerEvent.OVERDUE)
+                self._run.reaper.kill(self.pid, signal.SIGUSR2)
+                self._run.later(DUMP_S, self.apply, RunnerEvent.OVERDUE)
             case "kill":
-                self._shell.reaper.kill(self.pid)
+                self._run.reaper.kill(self.pid)
             case "fault":
                 self._owner.faulted(self, self._death())
             case "leave":
@@ -281,18 +268,14 @@ class Runner:
             case _:
                 raise NotImplementedError(action)
 
-    def _later(self, delay_s: float, call: Callable[..., None], *args: object) -> None:
-        self._shell.loop.call_later(delay_s, self._shell.guarded(call), *args)
-
     def _arm(self, phase: Phase, default_s: float) -> None:
-        limit_s = self.limits.get(phase, default_s)
-        self._shell.deadlines.arm(self, phase, limit_s, self._shell.clock.now())
+        self._run.arm(self, phase, self.limits.get(phase, default_s))
 
     def _watch(self) -> None:
         try:
-            self._shell.reaper.watch(self.pid, self._shell.guarded(self._on_exit))
+            self._run.reaper.watch(self.pid, self._run.guarded(self._on_exit))
             self._arm(self._building, CONSTRUCT_DEFAULT_S)
-        except (ChildProcessError, MachineError) as error:
+        except OSError as error:
             self._verdict = ("spawn", f"could not be watched: {error}")
             self._exit = Exit(0, 255)
             self._ended()
@@ -322,20 +305,10 @@ class Runner:
             kind, error = "import", broken.error
             cause = f"import of {broken.module}: {error.message}"
         limits = self._start.limits if isinstance(self._start, frames.Start) else {}
-        return Death(
-            agent=self.agent,
-            role=self.role,
-            epoch=self.epoch,
-            pid=self.pid,
-            cause=cause,
-            kind=kind,
-            signal=end.signal,
-            exit_code=end.code,
-            phase=phase,
-            seq_last=seq,
-            rss_peak_bytes=end.rss_peak_bytes,
-            memory_limit_bytes=limits.get("memory_mb", 0) << 20,
-            fault_address=address,
-            stderr_tail=self._shell.logs.tail(self._stem, self._stderr_from),
-            error=error,
-        )
+        # In the order of Death's fields.
+        who = (self.agent, self.role, self.epoch, self.pid)
+        how = (cause, kind, end.signal, end.code, phase, seq, "")
+        tail = self._run.logs.tail(self._stem, self._stderr_from)
+        memory = (end.rss_peak_bytes, limits.get("memory_mb", 0) << 20)
+        facts = (*who, *how, *memory, address, tail, error)
+        return Death(*facts)

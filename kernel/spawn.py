@@ -1,8 +1,9 @@
-"""Zygotes: started by exec, one for each image; they fork all other processes.
+"""Servers, which the whole run needs and which are started again when they die; first of all the
+zygotes, one for each image, which are started by exec and fork all other processes.
 
-One that can't import its image is broken for good; one that dies later is started again, and then
-forks what was asked of it meanwhile. What it executes is a string here: the kernel never imports
-what runs in a runner.
+A zygote that can't import its image is broken for good; one that dies later is started again, and
+then forks what was asked of it meanwhile. What it executes is a string here: the kernel never
+imports what runs in a runner.
 """
 
 from __future__ import annotations
@@ -10,25 +11,31 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import random
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dsec.errors import MachineError
 from dsec.ipc import frames
 from dsec.ipc.frames import AnyFrame, Phase, Role
-from dsec.kernel.machine import RunnerEvent
-from dsec.kernel.protocols import Shell
+from dsec.kernel.intensity import request_restart
+from dsec.kernel.machine import RunnerEvent, RunnerState
+from dsec.kernel.readiness import Idle
 from dsec.kernel.report import Death
 from dsec.kernel.runner import Runner, close_all
-from dsec.kernel.server import Server
 from dsec.kernel.spec import ImageSpec
+
+if TYPE_CHECKING:
+    from dsec.kernel.supervisor import Supervisor
 
 MARK = "DSEC_RUN"  # names the run in the environment of all its processes
 FORKS_MAX = 4  # requests that one zygote has at a time; it forks one after the other
 FORK_TIMEOUT_S = 30.0
+RESTARTS_MAX, RESTARTS_PERIOD_S = 5, 60.0
 _ARGV = ("-m", "dsec.runners.zygote", "--control", "3", "--lifeline", "4")
 _ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
@@ -68,41 +75,114 @@ def exec_zygote(fds: Sequence[int], env: Mapping[str, str]) -> int:
         )
 
 
-class Zygote(Server):
-    """The zygote of one image.
+class Server:
+    """One server over all its incarnations, each a `Runner` that has nothing to be wired with. A
+    subclass says how one is made and launched, and what follows from its frames and its end.
 
-    Args:
-        on_up: called each time it has imported its image.
-        on_broken: called once, with its last death, when there won't be another try.
+    Attributes:
+        up, was_up: it serves; it has served.
+        over: why it won't be started again; empty while it would be.
     """
 
-    def __init__(
-        self,
-        shell: Shell,
-        image: ImageSpec,
-        on_up: Callable[[], None],
-        on_broken: Callable[[Zygote, Death], None],
-    ) -> None:
-        super().__init__(shell, f"@zygote.{image.name}")
+    def __init__(self, run: Supervisor, name: str) -> None:
+        self.run, self.name, self.over = run, name, ""
+        self.up = self.was_up = False
+        self.runner: Runner | None = None
+        self._epoch = -1
+        self._stamps: tuple[float, ...] = ()
+        self._death: Death | None = None
+
+    def make(self, epoch: int) -> Runner:
+        """One incarnation."""
+        raise NotImplementedError
+
+    def launch(self, runner: Runner) -> None:
+        """Have it forked."""
+        raise NotImplementedError
+
+    def serving(self) -> None:
+        """It serves, for the first time or again."""
+
+    def ended(self, death: Death | None) -> None:
+        """It is over: it ended as asked (None), or this was its last death."""
+
+    def start(self) -> None:
+        """Start it, or start it again."""
+        if not self.over:
+            self._epoch, self._death = self._epoch + 1, None
+            self.runner = self.make(self._epoch)
+            self.launch(self.runner)
+
+    def close(self, reason: str) -> None:
+        """Kill it; it won't be started again."""
+        self.over, self.up = self.over or reason, False
+        if self.runner is not None:
+            self.runner.apply(RunnerEvent.FENCE)
+
+    # ------------------------------------------------------------ what its runner tells (Owner)
+
+    def holding(self, runner: Runner) -> None:
+        """There is nothing to wire."""
+        runner.order(RunnerEvent.WIRE, None)
+
+    def ready(self, runner: Runner) -> None:
+        """Nor to wait for."""
+        runner.order(RunnerEvent.GO, None)
+        self.up = self.was_up = True
+        self.serving()
+
+    def faulted(self, runner: Runner, death: Death) -> None:
+        """It died."""
+        self._death = death
+
+    def left(self, runner: Runner) -> None:
+        """Start it again, if the budget allows. A server that never came up may at most once: a
+        second try would end like the first."""
+        self.up, death, now = False, self._death, self.run.now()
+        grant = request_restart(self._stamps, now, RESTARTS_MAX, RESTARTS_PERIOD_S, random.random())
+        self._stamps = grant.stamps
+        if death is None or self.over or not (grant.allowed and self.was_up):
+            self.over = self.over or (death.cause if death is not None else "ended as asked")
+            self.ended(death)
+            return
+        note = self.run.hooks.note
+        note("server_restart", name=self.name, cause=death.cause, delay_s=grant.delay_s)
+        self.run.later(grant.delay_s, self.start)
+
+    def idle(self, runner: Runner, idle: Idle) -> None:
+        """Its progress is not followed."""
+
+    def frame(self, frame: AnyFrame) -> bool:
+        """Take a frame that the runner's table doesn't know; False if it has no place here."""
+        return False
+
+    def release(self) -> None:
+        """Close every descriptor; a second time does nothing."""
+        if self.runner is not None:
+            self.runner.release()
+
+
+class Zygote(Server):
+    """The zygote of one image."""
+
+    def __init__(self, run: Supervisor, image: ImageSpec) -> None:
+        super().__init__(run, f"zygote-{image.name}")
         self.image = image
-        self._on_up, self._on_broken = on_up, on_broken
         self._wanted: deque[Runner] = deque()
         self._asked: dict[tuple[str, int], Runner] = {}
 
     def make(self, epoch: int) -> Runner:
-        """Its role is of no matter: nobody but us sees it."""
+        """Its role is no runner's, and nobody but us sees it."""
         prepare = frames.Prepare(self.image.name, self.image.modules)
         limits = {Phase.IMPORT: self.image.import_timeout_s}
-        return Runner(
-            self.shell, self, self.name, Role.SML, prepare, limits, epoch, building=Phase.IMPORT
-        )
+        return Runner(self.run, self, self.name, Role.SML, prepare, limits, epoch, Phase.IMPORT)
 
     def launch(self, runner: Runner) -> None:
         """Execute it. It says no Hello: what it gets first may be in the channel already."""
         try:
             fds = runner.descriptors()
             try:
-                pid = exec_zygote(fds, self.shell.environment)
+                pid = exec_zygote(fds, self.run.environment)
             finally:
                 close_all(fds)
         except (MachineError, OSError) as error:
@@ -113,13 +193,13 @@ class Zygote(Server):
 
     def serving(self) -> None:
         """Fork what was asked for meanwhile."""
-        self._on_up()
+        self.run.admit()
         self._pump()
 
     def ended(self, death: Death | None) -> None:
         """No more forks: whoever waits for one hears why."""
         if death is not None:
-            self._on_broken(self, death)
+            self.run.broken(self, death)
         self._pump()
 
     def fork(self, runner: Runner) -> None:
@@ -153,7 +233,7 @@ class Zygote(Server):
     def _pump(self) -> None:
         while self._wanted and (self.over or (self.up and len(self._asked) < FORKS_MAX)):
             runner = self._wanted.popleft()
-            if self.over or not runner.wanted:
+            if self.over or runner.state is not RunnerState.FORKING:
                 runner.forked(0, f"{self.name}: {self.over}" if self.over else "no longer wanted")
                 continue
             try:
@@ -165,8 +245,7 @@ class Zygote(Server):
             assert self.runner is not None, "who is up has a runner"
             self.runner.send(frames.Fork(runner.name, runner.epoch, os.getpid()), fds)
         if self.up and self.runner is not None:
-            now = self.shell.clock.now()
             if self._asked:
-                self.shell.deadlines.arm(self.runner, Phase.IDLE, FORK_TIMEOUT_S, now)
+                self.run.arm(self.runner, Phase.IDLE, FORK_TIMEOUT_S)
             else:
-                self.shell.deadlines.drop(self.runner)
+                self.run.deadlines.drop(self.runner)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,21 +20,19 @@ from dsec.ipc import frames
 from dsec.ipc.frames import ErrorInfo, Phase
 from dsec.kernel import boot, reap, spawn, tree
 from dsec.kernel.agent import Agent
-from dsec.kernel.clock import Clock, MonotonicClock
 from dsec.kernel.logs import Logs
 from dsec.kernel.machine import AgentEvent, AgentState
-from dsec.kernel.protocols import Hooks, Shell
+from dsec.kernel.protocols import Hooks, Timed
 from dsec.kernel.readiness import Deadlines
 from dsec.kernel.recorder import Recorder
 from dsec.kernel.report import Death, RunReport
 from dsec.kernel.runner import Runner
-from dsec.kernel.server import Server
 from dsec.kernel.spec import ImageSpec, RunSpec
 
 TICK_S = 0.25
 SLOT_S = 2.0  # a slow constructor counts as starting for this long, then others may start, too
-GUARDIAN_GRACE_S = 1.0  # from the guardian's death to the SIGKILL of everything
 CLOSE_MAX_S = 10.0
+TURN_S = 0.01
 LATE_NOTE_S = 1.0
 
 
@@ -41,6 +40,7 @@ class Supervisor:
     """Runs one RunSpec.
 
     Args:
+        now: the clock, in seconds: CLOCK_MONOTONIC, as that of the progress words is.
         shared_process: the process has children that are not ours (a supervisor inside somebody's
             program). It becomes a child subreaper for the time of the run, as runners need it, but
             nobody else's children are reaped or killed. By default all children are ours.
@@ -54,7 +54,7 @@ class Supervisor:
         spec: RunSpec,
         hooks: Hooks,
         *,
-        clock: Clock | None = None,
+        now: Callable[[], float] = time.monotonic,
         shared_process: bool = False,
     ) -> None:
         self.spec, self.hooks = spec, hooks
@@ -63,15 +63,15 @@ class Supervisor:
         self.zygotes: dict[str, spawn.Zygote] = {}
         self.agents = {agent.name: Agent(agent, self) for agent in spec.agents}
         self.report = RunReport({name: agent.report for name, agent in self.agents.items()})
-        self._clock = clock or MonotonicClock()
-        self._shared, self._guardian = shared_process, boot.guardian_fd()
-        self._over, self._killed = asyncio.Event(), False
+        self.now, self._shared = now, shared_process
+        self._over, self._killed, self._alone = asyncio.Event(), False, False
         self._error: Exception | None = None
         self.went_at = 0.0  # when the first agent got its Go
         self._waiting = dict.fromkeys(self.agents, True)
         self._starting_max = tree.starting_max(len(os.sched_getaffinity(0)))
         self._dropped: Recorder | None = None
         self._tick: asyncio.TimerHandle | None = None
+        self.deadlines: Deadlines[Timed] = Deadlines(TICK_S)
 
     async def run(self) -> RunReport:
         """Run everything to its end, once.
@@ -85,7 +85,7 @@ class Supervisor:
         was_subreaper = reap.set_subreaper(True)
         lifeline, alive = os.pipe()
         try:
-            self.shell = self._make_shell(lifeline)
+            self._open(lifeline)
             try:
                 self._begin(images)
                 await self._over.wait()
@@ -112,15 +112,14 @@ class Supervisor:
         self._end_agents(AgentEvent.FENCE, settling=False)
         for zygote in self.zygotes.values():
             zygote.close(self.reason)  # whose answer some runners wait for that are to be fenced
-        loop = asyncio.get_running_loop()
-        loop.call_later(boot.SERVERS_DRAIN_S, self._guarded(self._drop_recorder))
+        self.later(boot.SERVERS_DRAIN_S, self._drop_recorder)
 
     # ------------------------------------------------------------ what the parts tell
 
     def changed(self, agent: Agent) -> None:
         """The agent's reported state is new."""
         self.hooks.agent(agent.report)
-        self._admit()
+        self.admit()
         self.look_over()
 
     def died(self, death: Death) -> None:
@@ -133,7 +132,7 @@ class Supervisor:
         all agents of a group raise in their constructors. No retry mends that."""
         error = death.error
         if error is None or death.kind == "import":
-            return  # what an image means for the run is judged once, in `_broken`
+            return  # what an image means for the run is judged once, in `broken`
         group = [each for each in self.agents.values() if each.report.group == agent.report.group]
         if error.lookup or all(each.deaths and _in_building(each.deaths[0]) for each in group):
             self.fail("config", death.cause, error, agent.report.group)
@@ -165,7 +164,7 @@ class Supervisor:
         if any(not agent.ended for agent in self.agents.values()):
             return
         if self.went_at and not self.report.seconds:
-            self.report.seconds = self._clock.now() - self.went_at
+            self.report.seconds = self.now() - self.went_at
         if self.recorder is None or self._killed:
             self._over.set()
         else:
@@ -173,63 +172,63 @@ class Supervisor:
 
     # ------------------------------------------------------------ inside
 
-    def _make_shell(self, lifeline: int) -> Shell:
-        loop, name = asyncio.get_running_loop(), uuid.uuid4().hex
-        return Shell(
-            loop,
-            self._clock,
-            self.hooks,
-            Deadlines(TICK_S),
-            reap.Reaper(loop, f"{spawn.MARK}={name}" if self._shared else ""),
-            Logs(Path(self.spec.run_dir) / "logs", self.spec.log_bytes_max),
-            lifeline,
-            spawn.environment(name),
-            self._guarded,
-        )
+    def _open(self, lifeline: int) -> None:
+        self.loop, self.lifeline, name = asyncio.get_running_loop(), lifeline, uuid.uuid4().hex
+        self.environment = spawn.environment(name)
+        self.logs = Logs(Path(self.spec.run_dir) / "logs", self.spec.log_bytes_max)
+        self.reaper = reap.Reaper(self.loop, f"{spawn.MARK}={name}" if self._shared else "")
 
     def _begin(self, images: tuple[ImageSpec, ...]) -> None:
         for image in images:
-            self.zygotes[image.name] = spawn.Zygote(self.shell, image, self._admit, self._broken)
+            self.zygotes[image.name] = spawn.Zygote(self, image)
         for zygote in self.zygotes.values():
             zygote.start()
         if tree.has_recorder(self.spec):
-            self.recorder = Recorder(self.shell, self)
+            self.recorder = Recorder(self)
             self.recorder.start()
-        if self._guardian >= 0:
-            self.shell.loop.add_reader(self._guardian, self._guarded(self._orphaned))
-        self._guarded(self._on_tick)()
+        self.guarded(self._on_tick)()
         self.look_over()
 
     async def _end(self) -> None:
         if self._tick is not None:
             self._tick.cancel()
-        if self._guardian >= 0:
-            self.shell.loop.remove_reader(self._guardian)
-        servers: list[Server] = [*self.zygotes.values()]
-        self._guarded(self._drop_recorder)()
+        servers: list[spawn.Server] = [*self.zygotes.values()]
+        self.guarded(self._drop_recorder)()
         if self._dropped is not None:
             servers.append(self._dropped)
-            await self._dropped.gone(boot.SERVERS_DRAIN_S)
+            for _ in range(int(boot.SERVERS_DRAIN_S / TURN_S)):
+                if self._dropped.alive:
+                    await asyncio.sleep(TURN_S)
         for server in servers:
-            self._guarded(server.close)("the run is over")
-        reaper, until = self.shell.reaper, self._clock.now() + CLOSE_MAX_S
-        while reaper.kill_all():
-            if self._clock.now() > until:
-                self._guarded(self.hooks.note)("left_behind", processes=reaper.left())
+            self.guarded(server.close)("the run is over")
+        reaper, until = self.reaper, self.now() + CLOSE_MAX_S
+        while left := reaper.kill_all():
+            if self.now() > until:
+                self.guarded(self.hooks.note)("left_behind", processes=left)
                 break
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(TURN_S)
             reaper.sweep()
         for agent in self.agents.values():
             agent.release()
         for server in servers:
             server.release()
 
-    def _guarded(self, call: Callable[..., None]) -> Callable[..., None]:
+    def later(self, delay_s: float, call: Callable[..., None], *args: object) -> None:
+        """Call something later, guarded."""
+        asyncio.get_running_loop().call_later(delay_s, self.guarded(call), *args)
+
+    def arm(self, key: Timed, phase: Phase, limit_s: float) -> None:
+        """Give somebody a deadline."""
+        self.deadlines.arm(key, phase, limit_s, self.now())
+
+    def guarded(self, call: Callable[..., None]) -> Callable[..., None]:
+        """Wrap a callback for the loop: an exception there ends the run instead of vanishing."""
+
         def guarded(*args: object, **kwargs: object) -> None:
             try:
                 call(*args, **kwargs)
             except MachineError as error:
-                self.shell.loop.call_soon(self._guarded(self.fail), "machine", str(error))
+                self.loop.call_soon(self.guarded(self.fail), "machine", str(error))
             except Exception as error:
                 self._error = self._error or error
                 self._over.set()
@@ -237,8 +236,8 @@ class Supervisor:
         return guarded
 
     def _on_tick(self) -> None:
-        self._tick = self.shell.loop.call_later(TICK_S, self._guarded(self._on_tick))
-        now, deadlines = self._clock.now(), self.shell.deadlines
+        self._tick = self.loop.call_later(TICK_S, self.guarded(self._on_tick))
+        now, deadlines = self.now(), self.deadlines
         if (late := deadlines.lateness.tick(now)) > LATE_NOTE_S:
             self.hooks.note("late_tick", seconds=late)
         for key, followed in deadlines.due(now):
@@ -246,20 +245,24 @@ class Supervisor:
             verdict = deadlines.judge(key, now, word)
             if verdict is not None:
                 key.late(verdict)
-        self.shell.reaper.sweep()
-        self.shell.logs.rotate()
+        if boot.orphaned() and not self._alone:
+            self._alone = True
+            self.request_drain("the guardian died")
+            self.later(boot.SERVERS_DRAIN_S, self.request_kill)
+        self.reaper.sweep()
+        self.logs.rotate()
         if self.recorder is not None:
-            self.recorder.tick(any(agent.awaits_recorder for agent in self.agents.values()))
+            self.recorder.tick()
             if self.recorder.disk_full and self.reason and self._all_settling():
                 self.fail("machine", f"the disk is full: {self.recorder.disk_full}")
                 self._drop_recorder()
-        self._admit()
+        self.admit()
 
-    def _admit(self) -> None:
+    def admit(self) -> None:
         """Start agents whose images are warm, as long as not too many are starting."""
         if not self._waiting:
             return
-        since = self._clock.now() - SLOT_S
+        since = self.now() - SLOT_S
         starting = (AgentState.STARTING, AgentState.WIRING)
         slots = self._starting_max - sum(
             agent.state in starting and agent.started_at > since for agent in self.agents.values()
@@ -270,7 +273,7 @@ class Supervisor:
                 slots -= self._waiting.pop(name, False)
                 agent.apply(AgentEvent.ADMIT)
 
-    def _broken(self, zygote: spawn.Zygote, death: Death) -> None:
+    def broken(self, zygote: spawn.Zygote, death: Death) -> None:
         """An image can't be had (any more): nobody can start who needs it."""
         cause = f"image {zygote.image.name}: {death.cause}"
         needing = [a for a in self.agents.values() if zygote.image.name in tree.images_of(a.spec)]
@@ -305,11 +308,6 @@ class Supervisor:
             if settling or not agent.settling:
                 agent.apply(event)
         self.look_over()
-
-    def _orphaned(self) -> None:
-        self.shell.loop.remove_reader(self._guardian)
-        self.request_drain("the guardian died")
-        self.shell.loop.call_later(GUARDIAN_GRACE_S, self._guarded(self.request_kill))
 
 
 def _in_building(death: Death) -> bool:

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsec.ipc.frames import Phase
-from dsec.kernel.clock import ManualClock, MonotonicClock
 from dsec.kernel.readiness import (
     LATE_EVENTS_MAX,
     LATE_MIN_S,
@@ -27,7 +26,7 @@ class Watchman:
     """Ticks a Deadlines as the supervisor does, and keeps what it says."""
 
     def __init__(self) -> None:
-        self.clock = ManualClock(1000.0)
+        self.now = 1000.0
         self.deadlines: Deadlines[str] = Deadlines(TICK_S)
         self.words: dict[str, Word] = {}
         self.said: list[tuple[str, Overdue | Idle]] = []
@@ -35,7 +34,7 @@ class Watchman:
         self.tick(0.0)
 
     def tick(self, seconds: float = TICK_S) -> None:
-        now = self.clock.advance(seconds)
+        now = self.now = self.now + seconds
         self.deadlines.lateness.tick(now)
         for key, followed in self.deadlines.due(now):
             self.looks += followed
@@ -50,7 +49,7 @@ class Watchman:
 
 def test_an_armed_deadline_passes_once() -> None:
     watchman = Watchman()
-    watchman.deadlines.arm("env", Phase.CONSTRUCT, 2.0, watchman.clock.now())
+    watchman.deadlines.arm("env", Phase.CONSTRUCT, 2.0, watchman.now)
     watchman.go(1.75)
     assert watchman.said == []
     watchman.go(10)
@@ -60,12 +59,12 @@ def test_an_armed_deadline_passes_once() -> None:
 def test_an_answer_in_time_ends_it_and_a_new_one_replaces_the_old() -> None:
     watchman = Watchman()
     deadlines = watchman.deadlines
-    deadlines.arm("a", Phase.CONSTRUCT, 2.0, watchman.clock.now())
-    deadlines.arm("b", Phase.CONSTRUCT, 2.0, watchman.clock.now())
+    deadlines.arm("a", Phase.CONSTRUCT, 2.0, watchman.now)
+    deadlines.arm("b", Phase.CONSTRUCT, 2.0, watchman.now)
     watchman.go(1)
     deadlines.drop("a")
     deadlines.drop("never there")
-    deadlines.arm("b", Phase.CLOSE, 4.0, watchman.clock.now())
+    deadlines.arm("b", Phase.CLOSE, 4.0, watchman.now)
     watchman.go(3.75)
     assert watchman.said == []
     watchman.go(1)
@@ -86,10 +85,10 @@ def test_a_phase_that_lasts_is_overdue_at_the_first_tick_after_its_limit(
     phase: Phase, limit_s: float
 ) -> None:
     watchman = Watchman()
-    watchman.words["env"] = Word(Phase.IDLE, watchman.clock.now(), 0)
-    watchman.deadlines.follow("env", LIMITS, watchman.clock.now())
+    watchman.words["env"] = Word(Phase.IDLE, watchman.now, 0)
+    watchman.deadlines.follow("env", LIMITS, watchman.now)
     watchman.go(7)
-    since = watchman.clock.now() + 0.1
+    since = watchman.now + 0.1
     watchman.words["env"] = Word(phase, since, 1)
     watchman.go(limit_s)
     assert watchman.said == [] or isinstance(watchman.said[0][1], Idle)
@@ -103,9 +102,9 @@ def test_a_phase_that_lasts_is_overdue_at_the_first_tick_after_its_limit(
 
 def test_a_busy_runner_is_looked_at_no_more_often_than_its_shortest_limit() -> None:
     watchman = Watchman()
-    watchman.deadlines.follow("env", LIMITS, watchman.clock.now())
+    watchman.deadlines.follow("env", LIMITS, watchman.now)
     for _ in range(240):
-        watchman.words["env"] = Word(Phase.STEP, watchman.clock.now(), 1)
+        watchman.words["env"] = Word(Phase.STEP, watchman.now, 1)
         watchman.tick()
     assert watchman.said == []
     assert watchman.looks <= 60 / 5 + 1
@@ -113,8 +112,8 @@ def test_a_busy_runner_is_looked_at_no_more_often_than_its_shortest_limit() -> N
 
 def test_a_runner_without_limits_is_looked_at_now_and_then_and_never_overdue() -> None:
     watchman = Watchman()
-    watchman.words["policy"] = Word(Phase.ACT, watchman.clock.now(), 1)
-    watchman.deadlines.follow("policy", {}, watchman.clock.now())
+    watchman.words["policy"] = Word(Phase.ACT, watchman.now, 1)
+    watchman.deadlines.follow("policy", {}, watchman.now)
     watchman.go(100)
     assert watchman.said == []
     assert watchman.looks == 100 / LOOK_MAX_S
@@ -122,8 +121,8 @@ def test_a_runner_without_limits_is_looked_at_now_and_then_and_never_overdue() -
 
 def test_idling_is_told_but_never_overdue() -> None:
     watchman = Watchman()
-    watchman.words["reward"] = Word(Phase.IDLE, watchman.clock.now(), 1)
-    watchman.deadlines.follow("reward", LIMITS, watchman.clock.now())
+    watchman.words["reward"] = Word(Phase.IDLE, watchman.now, 1)
+    watchman.deadlines.follow("reward", LIMITS, watchman.now)
     watchman.go(16)
     assert [verdict for _, verdict in watchman.said] == [Idle(5, 5), Idle(10, 5), Idle(15, 5)]
 
@@ -131,9 +130,9 @@ def test_idling_is_told_but_never_overdue() -> None:
 @pytest.mark.guarantee("G11")
 def test_a_supervisor_that_was_stopped_finds_nobody_hung() -> None:
     watchman = Watchman()
-    watchman.words["env"] = Word(Phase.STEP, watchman.clock.now(), 1)
-    watchman.deadlines.follow("env", LIMITS, watchman.clock.now())
-    watchman.deadlines.arm("other", Phase.CONSTRUCT, 5.0, watchman.clock.now())
+    watchman.words["env"] = Word(Phase.STEP, watchman.now, 1)
+    watchman.deadlines.follow("env", LIMITS, watchman.now)
+    watchman.deadlines.arm("other", Phase.CONSTRUCT, 5.0, watchman.now)
     watchman.go(4)
     watchman.tick(600.0)
     assert watchman.said == []
@@ -202,18 +201,18 @@ def test_a_queue_finds_what_a_look_at_everything_would_find(
     """A model that judges every key at every tick: same verdicts, same ticks."""
     watchman = Watchman()
     model: dict[str, tuple[bool, Phase, float, float]] = {}
-    words: dict[str, Word] = dict.fromkeys("ab", Word(Phase.IDLE, watchman.clock.now(), 0))
+    words: dict[str, Word] = dict.fromkeys("ab", Word(Phase.IDLE, watchman.now, 0))
     watchman.words = words
     late: list[tuple[float, float]] = []
 
     def used(since: float) -> float:
-        now = watchman.clock.now()
+        now = watchman.now
         return now - since - sum(max(0.0, end - max(begin, since)) for begin, end in late)
 
     def tick(extra: float = 0.0) -> None:
         watchman.said.clear()
         watchman.tick(TICK_S + extra)
-        now = watchman.clock.now()
+        now = watchman.now
         if extra:
             late.append((now - extra, now))
         overdue = set()
@@ -227,7 +226,7 @@ def test_a_queue_finds_what_a_look_at_everything_would_find(
         assert {key for key, verdict in watchman.said if isinstance(verdict, Overdue)} == overdue
 
     for what, key, phase, seconds in events:
-        now = watchman.clock.now()
+        now = watchman.now
         match what:
             case "go":
                 for _ in range(int(seconds)):
@@ -245,15 +244,3 @@ def test_a_queue_finds_what_a_look_at_everything_would_find(
             case "follow":
                 watchman.deadlines.follow(key, LIMITS, now)
                 model[key] = (False, Phase.IDLE, 0.0, 0.0)
-
-
-def test_the_systems_clock_is_the_one_of_the_progress_words() -> None:
-    first = MonotonicClock().now()
-    assert MonotonicClock().now() >= first > 0
-
-
-def test_a_manual_clock_does_not_run_backwards() -> None:
-    clock = ManualClock(5.0)
-    assert clock.advance(1.5) == clock.now() == 6.5
-    with pytest.raises(AssertionError):
-        clock.advance(-1)

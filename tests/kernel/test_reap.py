@@ -160,7 +160,7 @@ def test_the_group_and_the_session_of_a_dead_runner_die_with_it(world: World) ->
     assert read_stat(daemon).state == "S"
     world.kill_all(reaper)
     assert {read_stat(member).state, read_stat(daemon).state} == {"X"}
-    assert reaper.left() == []
+    assert reaper.kill_all() == []
 
 
 @pytest.mark.guarantee("G8")
