@@ -156,7 +156,8 @@ def _check_number_key(key: Any) -> None:
     if type(key) is not int:
         raise _RefusedError(f"key {key!r} is a {type(key).__name__}; use str or int")
     if not _INT_MIN <= key <= _INT_MAX:
-        raise _RefusedError(f"key {key} has more than 64 bits")
+        # Not shown: Python refuses to write numbers of thousands of digits.
+        raise _RefusedError(f"an int key of {key.bit_length()} bits; at most 64 are possible")
 
 
 def _wire_items(value: list[Any] | tuple[Any, ...], depth: int) -> list[Any]:

@@ -176,7 +176,9 @@ atoms = (
     | st.binary(max_size=8)
 )
 hashables = st.recursive(
-    atoms, lambda parts: st.lists(parts, max_size=3).map(tuple) | st.frozensets(parts, max_size=3)
+    atoms,
+    lambda parts: st.lists(parts, max_size=3).map(tuple) | st.frozensets(parts, max_size=3),
+    max_leaves=8,  # with more, Hypothesis warns of this strategy's own length when it tells of it
 )
 value_keys = st.text(max_size=4) | st.integers(-(2**63), 2**64 - 1)
 any_value: st.SearchStrategy[Any] = st.recursive(
