@@ -113,6 +113,7 @@ def validate(config: Path, sets: Sequence[str], as_json: bool, verbose: bool) ->
     and nothing recorded.
     """
     from dsec import engine
+    from dsec.errors import MachineError
 
     def main(scratch: Path) -> int:
         stdout, stderr = standard_streams()
@@ -133,7 +134,16 @@ def validate(config: Path, sets: Sequence[str], as_json: bool, verbose: bool) ->
         return _finish(outcome, stdout, stderr, as_json=as_json)
 
     # Made and removed here, in the guardian, which outlives the supervisor.
-    with tempfile.TemporaryDirectory(prefix="dsec-validate-") as scratch:
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="dsec-validate-", ignore_cleanup_errors=True)
+    except OSError as error:
+        problem = MachineError(
+            f"there is no place for temporary files: {error.strerror}",
+            "Set TMPDIR to a folder that can be written",
+        )
+        outcome = engine.Outcome(engine.Exit.MACHINE, engine.totals(None, None), problem)
+        return _finish(outcome, *standard_streams(), as_json=as_json)
+    with folder as scratch:
         return _guarded(lambda: main(Path(scratch)), as_json)
 
 

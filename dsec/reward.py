@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from gymnasium import Space
 from numpy.typing import NDArray
 
 from dsec.runners.contract import Transitions
@@ -26,8 +27,17 @@ class EnvReward:
 
     passthrough = True
 
-    def __init__(self, **_: Any) -> None:
-        """Takes what every reward is constructed with, and needs none of it."""
+    def __init__(
+        self,
+        *,
+        observation_space: Space[Any],
+        action_space: Space[Any],
+        num_envs: int,
+        seed: int,
+    ) -> None:
+        """Takes what every reward is constructed with, needs none of it, and takes nothing else: a
+        keyword that has no effect would be a mistake in the config that nobody is told of."""
+        del observation_space, action_space, num_envs, seed
 
     def compute(self, transitions: Transitions) -> NDArray[np.float64]:
         """Return the environment's rewards, float64 (n,)."""
@@ -41,13 +51,22 @@ class FunctionReward:
     `shaped(transitions)`, which returns float64 (n,).
     """
 
-    def __init__(self, *, entry: str, **_: Any) -> None:
+    def __init__(
+        self,
+        *,
+        entry: str,
+        observation_space: Space[Any],
+        action_space: Space[Any],
+        num_envs: int,
+        seed: int,
+    ) -> None:
         """Find the function.
 
         Raises:
             UserCodeError: `entry` names nothing.
             TypeError: it names something that can't be called.
         """
+        del observation_space, action_space, num_envs, seed
         function = resolve(entry, where="reward.kwargs.entry")
         if not callable(function):
             raise TypeError(f'"{entry}" is {kind_of(function)}, not a function')

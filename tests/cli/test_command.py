@@ -147,3 +147,16 @@ def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
     done = call(tmp_path, "run", tmp_path / "nothing.yaml")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "nothing.yaml: no such file" in done.stderr
+
+
+def test_no_place_for_temporary_files(tmp_path: Path) -> None:
+    code = (
+        "import sys, tempfile; tempfile._candidate_tempdir_list = lambda: ['/nonexistent'];"
+        "from dsec.cli.kernel import main; sys.exit(main())"
+    )
+    words = [sys.executable, "-c", code, "validate", str(config(tmp_path))]
+    done = watchdog.run(words, tmp_path / "streams", timeout_s=60, cwd=watchdog.ROOT)
+    assert done.returncode == 3
+    problem, remedy = done.stderr.splitlines()
+    assert problem.startswith("dsec-kernel: there is no place for temporary files: ")
+    assert remedy == "  Set TMPDIR to a folder that can be written"

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from dsec.errors import DsecError
 from dsec.ipc.frames import EnvSettings, Phase, Role
@@ -61,6 +62,12 @@ def test_a_function_can_be_the_reward(agents: Agents) -> None:
     assert [float(r[0]) for r in agent.rewards()] == [2.0] * 30
 
 
+def given() -> dict[str, Any]:
+    """What every reward is constructed with."""
+    space = spaces.Discrete(2)
+    return {"observation_space": space, "action_space": space, "num_envs": 1, "seed": 1}
+
+
 def test_a_function_that_is_none_is_refused(agents: Agents) -> None:
     plan = AgentPlan(
         reward="dsec.reward:FunctionReward", reward_kwargs={"entry": f"{worlds.HERE}:dubled"}
@@ -70,7 +77,14 @@ def test_a_function_that_is_none_is_refused(agents: Agents) -> None:
     assert (error.where, error.lookup) == ("reward.kwargs.entry", True)
     assert "did you mean doubled?" in error.message
     with pytest.raises(TypeError, match="is an int, not a function"):
-        FunctionReward(entry=f"{worlds.HERE}:A_NUMBER")
+        FunctionReward(entry=f"{worlds.HERE}:A_NUMBER", **given())
+
+
+def test_a_keyword_without_effect_is_refused() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'scale'"):
+        EnvReward(scale=2, **given())
+    with pytest.raises(TypeError, match="unexpected keyword argument 'entri'"):
+        FunctionReward(entry=f"{worlds.HERE}:doubled", entri=1, **given())
 
 
 def test_the_default_passes_on_by_both_ways(agents: Agents) -> None:
