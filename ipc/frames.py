@@ -16,6 +16,8 @@ import msgspec
 from dsec.errors import FrameError
 
 FRAME_BYTES_MAX = 128 * 1024
+RUNNER_MARK = "DSEC_RUNNER"
+"""Environment variable that holds a runner's pid, so that what it started can be told for its."""
 
 
 class Role(enum.IntEnum):

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from dsec.ipc.frames import RUNNER_MARK
+
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 1, 36, 37
 _libc = ctypes.CDLL(None, use_errno=True)
 _GONE = (ProcessLookupError, PermissionError)
@@ -39,7 +41,7 @@ class Stat(NamedTuple):
     """What /proc says of a process: `state` T is stopped, Z dead and not reaped, X gone."""
 
     state: str
-    session: int
+    group: int
     cpu_ticks: int
 
 
@@ -54,7 +56,7 @@ def read_stat(pid: int) -> Stat:
     except OSError:
         return Stat("X", 0, 0)
     field = text[text.rindex(b")") + 2 :].split()
-    return Stat(field[0].decode(), int(field[3]), int(field[11]) + int(field[12]))
+    return Stat(field[0].decode(), int(field[2]), int(field[11]) + int(field[12]))
 
 
 def descendants_of(*pids: int, depth: int = 1 << 20) -> list[int]:
@@ -90,8 +92,8 @@ class Reaper:
 
     Args:
         mark: empty if all children of this process are ours. Otherwise one that nobody watches
-            counts as ours if it is from a session that one of our runners began, or has `mark` in
-            its environment (which can't be seen any more once it is dead).
+            counts as ours if it is in the group of one of our runners, or has `mark` in its
+            environment (which can't be seen any more once it is dead).
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, mark: str) -> None:
@@ -141,12 +143,13 @@ class Reaper:
         """Deal with orphans that came to us; call it a few times a second.
 
         The dead are reaped if they were seen dead and unwatched twice in a row: a runner may die
-        before the zygote's answer says that it exists. The living are killed if the runner whose
-        session they are in is dead; others may serve a runner that lives, until the run ends.
+        before the zygote's answer says that it exists. The living are killed if the runner in
+        whose group they are, or which their environment names, is dead; others may serve a runner
+        that lives, until the run ends.
         """
         ended, self._ended_lately = self._ended_lately, set()
         for pid in self._strangers() if ended else ():
-            if read_stat(pid).session in ended:
+            if read_stat(pid).group in ended or _started_by(pid) in ended:
                 kill(pid)
         dead: set[int] = set()
         with contextlib.suppress(ChildProcessError):
@@ -174,11 +177,24 @@ class Reaper:
             stat = read_stat(pid)
             if pid in self._watched or (stat.state in "ZX") != dead:
                 continue
-            if not self._mark or {stat.session, pid} & self._ours or self._is_marked(pid):
+            if not self._mark or {stat.group, pid} & self._ours or self._is_marked(pid):
                 found.append(pid)
         return found
 
     def _is_marked(self, pid: int) -> bool:
-        with contextlib.suppress(OSError):
-            return self._mark in Path(f"/proc/{pid}/environ").read_bytes()
-        return False
+        return self._mark in _environment(pid)
+
+
+def _environment(pid: int) -> list[bytes]:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return []
+
+
+def _started_by(pid: int) -> int:
+    """The pid of the runner that, directly or not, executed this program; 0 if none did."""
+    for entry in _environment(pid):
+        name, _, value = entry.partition(b"=")
+        if name == RUNNER_MARK.encode() and value.isdigit():
+            return int(value)
+    return 0

@@ -21,7 +21,16 @@ from typing import NoReturn
 from dsec.errors import ChannelClosed, DsecError, FrameError, PeerError
 from dsec.ipc import crash
 from dsec.ipc.channel import Channel
-from dsec.ipc.frames import Done, Failed, Hello, Phase, RecorderStart, Role, Start
+from dsec.ipc.frames import (
+    RUNNER_MARK,
+    Done,
+    Failed,
+    Hello,
+    Phase,
+    RecorderStart,
+    Role,
+    Start,
+)
 from dsec.runners import isolate
 from dsec.runners.failure import (
     EXIT_FAILED,
@@ -72,7 +81,10 @@ def main(between_pid: int, supervisor_pid: int, fds: Sequence[int]) -> NoReturn:
 def _live(between_pid: int, supervisor_pid: int, fds: Sequence[int]) -> int:
     control, lifeline, stdout, stderr = fds
     isolate.await_parent(between_pid, supervisor_pid)
-    os.setsid()
+    # A group, but no session of its own: Linux schedules sessions against each other (autogroup),
+    # and a yield passes the processor on within one only, so polling would hand nothing over.
+    os.setpgid(0, 0)
+    os.environ[RUNNER_MARK] = str(os.getpid())
     isolate.die_with_parent(supervisor_pid)
     line = isolate.Lifeline(lifeline)
     isolate.set_standard_streams(stdout, stderr)

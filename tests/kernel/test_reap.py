@@ -18,13 +18,14 @@ from dsec.kernel.reap import Exit, Reaper, descendants_of, read_stat
 from tests import watchdog
 
 PAUSE = "import signal; signal.pause()"
-# A child that starts one in a group of its own and one daemon, says their pids, and waits.
+# A child like a runner: it executes a program in a session of its own, starts a daemon that it
+# doesn't execute, and waits.
 FAMILY = """
-import os, signal, sys
-os.setsid()
-if os.fork() == 0:
-    os.setpgid(0, 0)
-    signal.pause()
+import os, signal, subprocess, sys
+os.setpgid(0, 0)
+os.environ["DSEC_RUNNER"] = str(os.getpid())
+code = "import signal; signal.pause()"
+subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
@@ -141,9 +142,9 @@ def test_a_status_that_somebody_else_took_is_no_obstacle(world: World) -> None:
 
 
 @pytest.mark.guarantee("G8")
-def test_the_group_and_the_session_of_a_dead_runner_die_with_it(world: World) -> None:
-    """Its children are killed at once if they kept its group, at the next sweep if they kept its
-    session; a daemon goes with the run."""
+def test_what_a_dead_runner_started_dies_with_it(world: World) -> None:
+    """Its children are killed at once if they kept its group, at the next sweep if their
+    environment names it; a fork that left the group and executed nothing goes with the run."""
     reaper = world.reaper()
     child = subprocess.Popen([sys.executable, "-c", FAMILY], stdout=subprocess.PIPE)
     assert child.stdout is not None
@@ -209,4 +210,4 @@ def test_a_stopped_process_is_seen_to_be() -> None:
     os.waitpid(pid, 0)
     assert read_stat(pid).state == "X"
     assert read_stat(os.getpid()).state == "R"
-    assert read_stat(os.getpid()).session == os.getsid(0)
+    assert read_stat(os.getpid()).group == os.getpgid(0)

@@ -87,7 +87,7 @@ def test_a_runner_is_isolated_limited_and_seeded(agents: Agents) -> None:
         told.append(report(agents(plan).begin()))
     for one in told:
         assert (one["files"], one["core"], one["threads"]) == (100, 0, 1)
-        assert one["sid"] and one["sigint"]
+        assert one["group"] and one["sigint"]
         assert one["stdin"] == "/dev/null"
     same, again, other = told
     for name in ("seed", "python", "numpy", "action"):

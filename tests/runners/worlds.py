@@ -247,7 +247,7 @@ class Reporting(gymnasium.Env[Any, Any]):
             "entropy": os.urandom(8).hex(),
             "files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
             "core": resource.getrlimit(resource.RLIMIT_CORE)[1],
-            "sid": os.getsid(0) == os.getpid(),
+            "group": os.getpgid(0) == os.getpid(),
             "stdin": str(Path("/proc/self/fd/0").readlink()),
             "sigint": signal.getsignal(signal.SIGINT) == signal.SIG_IGN,
             "threads": len(list(Path("/proc/self/task").iterdir())),
