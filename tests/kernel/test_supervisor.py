@@ -1,4 +1,4 @@
-"""The supervisor with real processes: what ends, what goes on, what is said and what is left.
+"""The supervisor with real processes: how a run ends, and the other ways to run one.
 
 The leak check around every test proves G8 for each of these ends: no process, zombie, descriptor
 or segment survives `run`.
@@ -6,20 +6,16 @@ or segment survives `run`.
 
 from __future__ import annotations
 
-import asyncio
 import os
-import re
-import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from dsec.ipc.frames import Phase, Role
+from dsec.ipc.frames import Role
 from dsec.ipc.ring import (
     FLAG_BOUNDARY,
     FLAG_END,
@@ -30,18 +26,13 @@ from dsec.ipc.ring import (
     Reader,
 )
 from dsec.ipc.segment import Segment
-from dsec.kernel import reap, recorder, spawn
+from dsec.kernel import reap
 from dsec.kernel.machine import AgentState
 from dsec.kernel.report import AgentReport, RunReport
-from dsec.kernel.spec import ImageSpec
 from tests import leaks
-from tests.kernel.helpers.stage import BASE, ENDLESS, WORLDS, Recording, Stage, agent
+from tests.kernel.helpers.stage import ENDLESS, Recording, Stage, agent, states
 
 pytestmark = [pytest.mark.slow, pytest.mark.guarantee("G8")]
-
-
-def states(report: RunReport) -> dict[str, str]:
-    return {name: each.state for name, each in report.agents.items()}
 
 
 def test_a_run_without_faults(tmp_path: Path) -> None:
@@ -55,351 +46,6 @@ def test_a_run_without_faults(tmp_path: Path) -> None:
     assert report.seconds > 0
     assert stage.hooks.states[-1][1] == "done"
     assert {state for name, state in stage.hooks.states if name == "a"} == {"running", "done"}
-
-
-# ---------------------------------------------------------------- deaths
-
-
-@pytest.fixture(scope="module")
-def deaths(tmp_path_factory: pytest.TempPathFactory) -> tuple[Stage, RunReport]:
-    """One run in which everybody but `plain` dies, each in another way."""
-    folder = tmp_path_factory.mktemp("deaths")
-    brief = {Phase.STEP: 1.0, Phase.ACT: 1.0, Phase.RESET: 1.0}
-
-    def faulty(name: str, fault: str, **changes: Any) -> Any:
-        return agent(
-            name, **{"steps": 1000, "at": 30, "fault": fault, "evidence": folder} | changes
-        )
-
-    stage = Stage(
-        folder,
-        agent("plain", steps=1000),
-        faulty("segv", "segv", memory_mb=4096),
-        faulty("exit3", "exit"),
-        faulty("kill", "kill"),
-        faulty("raise", "raise"),
-        faulty("sysexit", "sysexit"),
-        faulty("hang", "hang", deadlines=brief),
-        faulty("reset", "pause", phase="reset", at=2, deadlines=brief),
-        agent(
-            "policy",
-            steps=1000,
-            policy="tests.crash.faulty:FaultyPolicy",
-            policy_kwargs={"fault": "abort", "at": 30, "evidence": str(folder), "name": "policy"},
-        ),
-    )
-    return stage, stage.run()
-
-
-CAUSES = {
-    "segv": ("signal", r"killed by SIGSEGV in step"),
-    "exit3": ("exit", r"left with exit code 3 in step"),
-    "kill": ("signal", r"killed by SIGKILL in step"),
-    "raise": ("exception", r"raised KeyError in step: 'no such key'"),
-    "sysexit": ("exception", r"raised SystemExit in step: .*"),
-    "hang": ("hang", r"hung in step for 1\.\d s \(deadline 1 s\), killed"),
-    "reset": ("hang", r"hung in reset for 1\.\d s \(deadline 1 s\), killed"),
-    "policy": ("signal", r"killed by SIGABRT in act"),
-}
-
-
-@pytest.mark.guarantee("G6")
-@pytest.mark.parametrize("name", CAUSES)
-def test_each_death_has_its_cause(name: str, deaths: tuple[Stage, RunReport]) -> None:
-    stage, report = deaths
-    [death] = [each for each in report.deaths if each.agent == name]
-    kind, cause = CAUSES[name]
-    assert (stage.run_dir.parent / name).exists(), "the fault did not happen"
-    assert death.kind == kind
-    assert re.fullmatch(cause, death.cause)
-    assert death is report.agents[name].death
-    assert report.agents[name].state == "quarantined"
-    assert death.role is (Role.POLICY if name == "policy" else Role.ENV)
-    assert death.pid > 0
-    assert death.rss_peak_bytes > 1 << 20
-    assert death.seq_last >= (0 if name == "reset" else 28)
-    assert death.action_last
-    assert death in stage.hooks.deaths
-
-
-@pytest.mark.guarantee("G6")
-def test_a_crash_tells_its_address_limit_and_last_words(deaths: tuple[Stage, RunReport]) -> None:
-    _, report = deaths
-    death = next(each for each in report.deaths if each.agent == "segv")
-    assert (death.signal_name, death.exit_code) == ("SIGSEGV", -1)
-    assert death.fault_address == "0x8"
-    assert death.memory_limit_bytes == 4096 << 20
-    assert "Fatal Python error: Segmentation fault" in death.stderr_tail
-    assert "string_at" in death.stderr_tail
-
-
-@pytest.mark.guarantee("G6")
-def test_who_hangs_leaves_its_python_stack(deaths: tuple[Stage, RunReport]) -> None:
-    stage, report = deaths
-    death = next(each for each in report.deaths if each.agent == "hang")
-    assert "in spin" in stage.log("hang.env.err")
-    assert "in spin" in death.stderr_tail
-
-
-@pytest.mark.guarantee("G1")
-def test_the_others_go_on(deaths: tuple[Stage, RunReport]) -> None:
-    _, report = deaths
-    assert report.agents["plain"].state == "done"
-    assert report.agents["plain"].steps == 1000
-    assert report.failure == ""
-    assert len(report.deaths) == len(CAUSES), "who is fenced for another's fault died no death"
-
-
-@pytest.mark.guarantee("G6")
-def test_exit_0_in_the_middle_is_a_death(tmp_path: Path) -> None:
-    async def act(stage: Stage) -> None:
-        await stage.until_stepping("a")
-        stage.signal("a", Role.REWARD, signal.SIGTERM)
-
-    stage = Stage(tmp_path, agent("a", steps=ENDLESS))
-    report = stage.run(act)
-    [death] = report.deaths
-    assert (death.role, death.kind, death.cause) == (
-        Role.REWARD,
-        "signal",
-        "killed by SIGTERM while idle",
-    )
-    assert report.agents["a"].lost >= 0
-
-
-@pytest.mark.guarantee("G6")
-@pytest.mark.parametrize(
-    ("last", "kind", "cause"),
-    [
-        ("segv", "signal", r"killed by SIGSEGV in close"),
-        ("exit", "exit", r"left with exit code 3 in close"),
-        ("raise", "exception", r"raised KeyError in close: .*"),
-        ("pause", "hang", r"hung in close for 1\.\d s \(deadline 1 s\), killed"),
-    ],
-)
-def test_who_fails_in_close_has_done_its_work(
-    last: str, kind: str, cause: str, tmp_path: Path
-) -> None:
-    bad = agent("a", entry=f"{WORLDS}:FaultyClose", last=last, deadlines={Phase.CLOSE: 1.0})
-    report = Stage(tmp_path, bad).run()
-    assert states(report) == {"a": "quarantined"}
-    assert (report.agents["a"].steps, report.agents["a"].lost) == (60, 0)
-    [death] = report.deaths
-    assert (death.kind, death.phase) == (kind, Phase.CLOSE)
-    assert re.fullmatch(cause, death.cause)
-
-
-@pytest.mark.guarantee("G6")
-def test_who_closes_its_descriptors_is_cut_off(tmp_path: Path) -> None:
-    bad = agent("bad", entry=f"{WORLDS}:Detached", steps=ENDLESS)
-    report = Stage(tmp_path, bad, agent("good", steps=2000)).run()
-    assert states(report) == {"bad": "quarantined", "good": "done"}
-    [death] = report.deaths
-    assert (death.agent, death.kind) == ("bad", "protocol")
-    assert death.cause == "closed its control channel and lived on, killed"
-
-
-# ---------------------------------------------------------------- construction
-
-
-def test_one_of_several_that_raises_in_its_constructor_is_quarantined(tmp_path: Path) -> None:
-    bad = agent("g-1", group="g", fault="raise", phase="construct", at=1)
-    report = Stage(tmp_path, agent("g-0", group="g"), bad).run()
-    assert states(report) == {"g-0": "done", "g-1": "quarantined"}
-    assert report.failure == ""
-    [death] = report.deaths
-    assert death.phase is Phase.CONSTRUCT
-    assert death.error is not None
-    assert (death.error.type, death.error.where) == ("KeyError", "env")
-
-
-def test_a_group_that_can_not_be_constructed_is_a_mistake_of_the_config(tmp_path: Path) -> None:
-    bad = [agent(f"bad-{n}", group="bad", fault="raise", phase="construct", at=1) for n in range(2)]
-    stage = Stage(tmp_path, agent("good", steps=ENDLESS), *bad)
-    report = stage.run()
-    assert states(report) == {"good": "done", "bad-0": "quarantined", "bad-1": "quarantined"}
-    assert (report.failure_kind, report.failure_group) == ("config", "bad")
-    assert report.failure_error is not None
-    assert "no such key" in report.failure_error.message
-    assert not report.drained
-
-
-def test_a_name_that_leads_nowhere_ends_the_run(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, agent("good", steps=ENDLESS), agent("bad", env_id="CartPole-v9"))
-    report = stage.run()
-    assert states(report) == {"good": "done", "bad": "quarantined"}
-    assert (report.failure_kind, report.failure_group) == ("config", "bad")
-    error = report.failure_error
-    assert error is not None
-    assert (error.lookup, error.where) == (True, "env.id")
-    assert "CartPole-v1" in error.message
-
-
-def test_a_constructor_that_hangs_is_killed_at_its_deadline(tmp_path: Path) -> None:
-    bad = agent("bad", fault="pause", phase="construct", at=1, deadlines={Phase.CONSTRUCT: 2.0})
-    report = Stage(tmp_path, agent("good"), bad).run()
-    assert states(report) == {"good": "done", "bad": "quarantined"}
-    [death] = report.deaths
-    assert death.kind == "hang"
-    assert re.fullmatch(r"hung in construct for 2\.\d s \(deadline 2 s\), killed", death.cause)
-    assert "faulty.py" in death.stderr_tail
-
-
-# ---------------------------------------------------------------- zygotes
-
-IMPORTS = {
-    "raise": (
-        "raise RuntimeError('not today')",
-        "import",
-        "raised RuntimeError while it was imported: not today",
-    ),
-    "missing": ("import no_such_module_at_all", "import", "no_such_module_at_all"),
-    "segv": ("import ctypes; ctypes.string_at(8)", "import", "killed by SIGSEGV in import"),
-    "exit": ("import os; os._exit(3)", "import", "left with exit code 3 in import"),
-    "hang": ("import signal; signal.pause()", "import", "hung in import for"),
-}
-
-
-@pytest.mark.guarantee("G6")
-@pytest.mark.parametrize("name", IMPORTS)
-def test_an_image_that_can_not_be_imported_fails_its_agents(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    code, kind, said = IMPORTS[name]
-    (tmp_path / "broken_world.py").write_text(code)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    images = (BASE, ImageSpec("bad", ("broken_world",), import_timeout_s=3.0))
-    stage = Stage(tmp_path, agent("good", steps=200), agent("bad", image="bad"), images=images)
-    report = stage.run()
-    assert report.agents["bad"].state == "quarantined"
-    assert (report.failure_kind, report.failure_group) == ("config", "bad")
-    [death] = report.deaths
-    assert (death.agent, death.kind) == ("bad", kind)
-    assert said in death.cause
-    assert said in report.failure
-    assert "broken_world" in report.failure or "image bad" in report.failure
-    assert report.failure_error is not None
-
-
-def test_rings_larger_than_the_memory_are_more_than_the_machine_can(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dsec.ipc.segment._RESERVE_BYTES", 1 << 50)
-    report = Stage(tmp_path, agent("a")).run()
-    assert states(report) == {"a": "done"}
-    assert report.failure_kind == "machine"
-    assert re.search(r"needs [\d,]+ bytes of shared memory; [\d,]+ are available", report.failure)
-    assert "ring_slots" in report.failure
-
-
-@pytest.mark.guarantee("G7")
-def test_a_zygote_that_does_not_answer_is_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(spawn, "FORK_TIMEOUT_S", 1.0)
-
-    async def act(stage: Stage) -> None:
-        await stage.until_stepping()
-        zygote, server = stage.supervisor.zygotes["base"], stage.supervisor.recorder
-        assert zygote.runner and server and server.runner
-        first = zygote.runner.pid
-        os.kill(first, signal.SIGSTOP)
-        os.kill(server.runner.pid, signal.SIGKILL)
-        await stage.until(lambda: zygote.runner and zygote.runner.pid != first, "another zygote")
-        await stage.until(lambda: server.up, "another recorder")
-        stage.supervisor.request_drain("enough")
-
-    stage = Stage(tmp_path, agent("a", steps=ENDLESS))
-    report = stage.run(act)
-    assert states(report) == {"a": "done"}
-    assert report.agents["a"].lost == 0
-    assert any("hung" in fields.get("cause", "") for _, fields in stage.hooks.notes)
-
-
-@pytest.mark.guarantee("G7")
-def test_a_zygote_that_dies_is_started_again_and_its_runners_go_on(tmp_path: Path) -> None:
-    async def act(stage: Stage) -> None:
-        await stage.until_stepping("old")
-        zygote = stage.supervisor.zygotes["base"]
-        assert zygote.runner is not None
-        first = zygote.runner.pid
-        os.kill(first, signal.SIGKILL)
-        await stage.until(lambda: not zygote.up, "the zygote's death")
-        recorder_runner = stage.supervisor.recorder and stage.supervisor.recorder.runner
-        assert recorder_runner is not None
-        os.kill(recorder_runner.pid, signal.SIGKILL)  # which has to be forked anew
-        await stage.until(lambda: zygote.up, "another zygote")
-        assert zygote.runner.pid != first
-        steps = stage.supervisor.report.agents["old"].steps
-        await stage.until_stepping("old", steps=steps + 2000)
-        stage.supervisor.request_drain("enough")
-
-    stage = Stage(tmp_path, agent("old", steps=ENDLESS))
-    report = stage.run(act)
-    assert states(report) == {"old": "done"}
-    assert [event for event, _ in stage.hooks.notes].count("server_restart") == 2
-    assert [death.role for death in report.deaths] == [Role.RECORDER]
-
-
-# ---------------------------------------------------------------- who is stopped
-
-
-@pytest.mark.guarantee("G6")
-@pytest.mark.parametrize("role", [Role.ENV, Role.POLICY, Role.REWARD], ids=lambda r: r.name)
-def test_a_stopped_runner_is_found_wherever_it_was_stopped(role: Role, tmp_path: Path) -> None:
-    async def act(stage: Stage) -> None:
-        await stage.until_stepping()
-        stage.signal("a", role, signal.SIGSTOP)
-        await stage.until(lambda: stage.hooks.deaths, "its death")
-        stage.supervisor.request_drain("enough")
-
-    brief = {Phase.STEP: 0.5, Phase.ACT: 0.5, Phase.REWARD: 0.5, Phase.CLOSE: 0.5}
-    stage = Stage(tmp_path, agent("a", steps=ENDLESS, deadlines=brief), agent("b", steps=ENDLESS))
-    report = stage.run(act)
-    assert states(report) == {"a": "quarantined", "b": "done"}
-    [death] = report.deaths
-    assert (death.role, death.kind) == (role, "hang")
-    assert re.match(r"stopped \(SIGSTOP\) while idle|hung in (step|act|reward)", death.cause)
-
-
-@pytest.mark.guarantee("G6")
-def test_a_stopped_recorder_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder, "SILENCE_MAX_S", 1.0)
-
-    async def act(stage: Stage) -> None:
-        await stage.until_stepping()
-        server = stage.supervisor.recorder
-        assert server is not None
-        assert server.runner is not None
-        first = server.runner.pid
-        os.kill(first, signal.SIGSTOP)
-        await stage.until(lambda: server.runner and server.runner.pid not in (0, first), "another")
-        steps = stage.supervisor.report.agents["a"].steps
-        await stage.until_stepping("a", steps=steps + 2000)
-        stage.supervisor.request_drain("enough")
-
-    stage = Stage(tmp_path, agent("a", steps=ENDLESS))
-    report = stage.run(act)
-    assert states(report) == {"a": "done"}
-    assert report.agents["a"].lost == 0
-    [death] = report.deaths
-    assert (death.role, death.kind) == (Role.RECORDER, "hang")
-
-
-def test_a_recorder_that_dies_again_and_again_ends_the_run(tmp_path: Path) -> None:
-    async def act(stage: Stage) -> None:
-        server = stage.supervisor.recorder
-        assert server is not None
-        while not server.over:
-            if server.up and server.runner is not None:
-                os.kill(server.runner.pid, signal.SIGKILL)
-            await asyncio.sleep(0.02)
-
-    stage = Stage(tmp_path, agent("a", steps=ENDLESS))
-    report = stage.run(act)
-    assert report.failure_kind == "internal"
-    assert "recorder" in report.failure
-    assert [death.role for death in report.deaths] == [Role.RECORDER] * 6
 
 
 # ---------------------------------------------------------------- ends

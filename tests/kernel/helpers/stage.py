@@ -91,6 +91,11 @@ def agent(
     return AgentSpec(name, group or name, runners)
 
 
+def states(report: RunReport) -> dict[str, str]:
+    """Where each agent stands."""
+    return {name: each.state for name, each in report.agents.items()}
+
+
 class Recording(Hooks):
     """Keeps what the supervisor tells."""
 
