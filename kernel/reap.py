@@ -150,6 +150,7 @@ class Reaper:
         ended, self._ended_lately = self._ended_lately, set()
         for pid in self._strangers() if ended else ():
             if read_stat(pid).group in ended or _started_by(pid) in ended:
+                self._ours.add(pid)  # to be known when it is dead
                 kill(pid)
         dead: set[int] = set()
         with contextlib.suppress(ChildProcessError):
@@ -165,7 +166,7 @@ class Reaper:
         for pid in self._watched:
             self.kill(pid)
         orphans = self._strangers()
-        self._ours.update(orphans)  # to be known when they are dead
+        self._ours.update(orphans)
         for pid in orphans + descendants_of(*orphans, *self._watched):
             kill(pid)
         return [*self._watched, *orphans, *self._strangers(dead=True)]

@@ -165,6 +165,23 @@ def test_what_a_dead_runner_started_dies_with_it(world: World) -> None:
 
 
 @pytest.mark.guarantee("G8")
+def test_a_daemon_that_names_its_dead_runner_dies_at_the_next_sweep(world: World) -> None:
+    reaper, runner = world.reaper("DSEC_RUN=abc"), start(PAUSE)
+    named, other = (start(PAUSE, DSEC_RUN="abc", DSEC_RUNNER=str(n)) for n in (runner, 1))
+    for pid in (named, other):
+        environment = Path(f"/proc/{pid}/environ")
+        world.until(lambda e=environment: b"DSEC_RUNNER" in e.read_bytes(), "its exec")
+    world.watch(reaper, runner)
+    reaper.kill(runner)
+    world.until(lambda: runner in world.ends, "its end")
+    reaper.sweep()
+    world.state(named, "Z", "X")
+    assert read_stat(other).state == "S"
+    world.kill_all(reaper)
+    assert {read_stat(named).state, read_stat(other).state} == {"X"}
+
+
+@pytest.mark.guarantee("G8")
 def test_a_dead_orphan_is_reaped_once_it_was_seen_twice(world: World) -> None:
     reaper = world.reaper()
     reaper.sweep()  # without any child
