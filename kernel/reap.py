@@ -148,8 +148,9 @@ class Reaper:
         that lives, until the run ends.
         """
         ended, self._ended_lately = self._ended_lately, set()
+        marks = {f"{RUNNER_MARK}={pid}".encode() for pid in ended}
         for pid in self._strangers() if ended else ():
-            if read_stat(pid).group in ended or _started_by(pid) in ended:
+            if read_stat(pid).group in ended or marks.intersection(_environment(pid)):
                 self._ours.add(pid)  # to be known when it is dead
                 kill(pid)
         dead: set[int] = set()
@@ -190,12 +191,3 @@ def _environment(pid: int) -> list[bytes]:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     return []
-
-
-def _started_by(pid: int) -> int:
-    """The pid of the runner that, directly or not, executed this program; 0 if none did."""
-    for entry in _environment(pid):
-        name, _, value = entry.partition(b"=")
-        if name == RUNNER_MARK.encode() and value.isdigit():
-            return int(value)
-    return 0

@@ -158,7 +158,7 @@ def test_what_a_dead_runner_started_dies_with_it(world: World) -> None:
     child.returncode = 0  # the reaper has its status
     reaper.sweep()
     world.state(member, "Z", "X")
-    assert read_stat(daemon).state == "S"
+    assert read_stat(daemon).state not in "ZX"
     world.kill_all(reaper)
     assert {read_stat(member).state, read_stat(daemon).state} == {"X"}
     assert reaper.kill_all() == []
@@ -176,7 +176,7 @@ def test_a_daemon_that_names_its_dead_runner_dies_at_the_next_sweep(world: World
     world.until(lambda: runner in world.ends, "its end")
     reaper.sweep()
     world.state(named, "Z", "X")
-    assert read_stat(other).state == "S"
+    assert read_stat(other).state not in "ZX"
     world.kill_all(reaper)
     assert {read_stat(named).state, read_stat(other).state} == {"X"}
 
