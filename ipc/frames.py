@@ -187,9 +187,13 @@ class Go(Frame, tag="go", frozen=True):
 
 
 class Drain(Frame, tag="drain", frozen=True):
-    """End at the next boundary: the env marks the end of its stream, everyone follows it."""
+    """End at the next boundary: the env marks the end of its stream, everyone follows it.
+
+    `fenced`: those whom this runner reads are gone; it answers what they published and ends.
+    """
 
     reason: str
+    fenced: bool = False
 
 
 # ---------------------------------------------------------------- runner -> kernel

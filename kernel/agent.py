@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from dsec.errors import FrameError, LocalError, MachineError
 from dsec.ipc import frames, segment
 from dsec.ipc.frames import AnyFrame, Phase, Role
+from dsec.ipc.logs import file_name
 from dsec.kernel import tree
-from dsec.kernel.logs import file_name
 from dsec.kernel.machine import AGENT, AgentEvent, AgentState, RunnerEvent, RunnerState
 from dsec.kernel.readiness import Idle, Overdue
 from dsec.kernel.reap import read_stat
@@ -26,6 +26,7 @@ from dsec.kernel.spec import AgentSpec
 if TYPE_CHECKING:
     from dsec.kernel.supervisor import Supervisor
 
+CATCH_UP_S = 1.0  # what a reward runner has to answer what was published before a fault
 PEER_ENDED_S = 60.0  # how long a runner may idle after the first of its peers has ended
 _SAID = {
     AgentState.RUNNING: "running",
@@ -199,9 +200,14 @@ class Agent:
                     return
                 for role in self.runners if run.spec.dry else tree.drained(self.spec):
                     self.runners[role].order(RunnerEvent.DRAIN, frames.Drain(run.reason))
-            case "fence":
+            case "cut" | "fence":
                 for runner in self._all():
-                    runner.apply(RunnerEvent.FENCE)
+                    rewards = runner.role is Role.REWARD and runner.state is RunnerState.RUNNING
+                    if action == "cut" and rewards:
+                        runner.order(RunnerEvent.DRAIN, frames.Drain("a peer died", fenced=True))
+                        run.later(CATCH_UP_S, runner.apply, RunnerEvent.FENCE)
+                    else:
+                        runner.apply(RunnerEvent.FENCE)
                 self._look_gone()
             case "settle" | "abandon":
                 run.deadlines.drop(self)
@@ -232,8 +238,7 @@ class Agent:
                 size = self._ring_bytes.get(role, 0)
                 self.segments[role] = segment.create(name, role, size, epoch=0)
             if len(self.runners) < len(self.spec.runners):
-                learns = run.hooks.wired(self.name, self.segments, self._spaces)
-                self._policy_learns = learns
+                self._policy_learns = run.hooks.wired(self.name, self.segments, self._spaces)
             for role, runner in self.runners.items():
                 runner.outbox = self.segments[role]
                 runner.order(RunnerEvent.WIRE, *self.wire_frame(role))

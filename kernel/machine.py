@@ -39,9 +39,10 @@ RunnerEvent = enum.Enum(
 # WAITING: its images are not warm, or too many start already. STARTING: its runners are forked and
 # construct. WIRING: its segments are handed out. RUNNING: steps. DRAINING: ends at the next
 # boundary. STOPPING: asked to end, being killed. OUTLIVED: a runner failed in close, its work done;
-# the others finish theirs. FENCING: a runner is dead, the others are being killed. SETTLING: no
-# process is left, the recorder finishes its stream. ABANDONING: the same after a fault. DONE: ended
-# as asked. QUARANTINED: ended by a fault.
+# the others finish theirs. FENCING: a runner is dead, the others are being killed, the reward
+# runner once it has answered what was published. SETTLING: no process is left, the recorder
+# finishes its stream. ABANDONING: the same after a fault. DONE: ended as asked. QUARANTINED: ended
+# by a fault.
 AgentState = enum.Enum(
     "AgentState",
     "WAITING STARTING WIRING RUNNING DRAINING STOPPING OUTLIVED FENCING SETTLING ABANDONING DONE"
@@ -83,7 +84,7 @@ _RUNNER = {
 
 # Before an agent runs nothing is published, so there is no boundary to drain to.
 _STARTING = "DRAIN|FENCE > STOPPING fence, FAULT|FAULT_LATE > FENCING fence,"
-_RUNNING = """FENCE > STOPPING fence, FAULT > FENCING fence, FAULT_LATE > OUTLIVED await,
+_RUNNING = """FENCE > STOPPING fence, FAULT > FENCING cut, FAULT_LATE > OUTLIVED await,
     GONE > SETTLING settle,"""
 
 _AGENT = {

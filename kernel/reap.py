@@ -48,11 +48,8 @@ class Stat(NamedTuple):
 def read_stat(pid: int) -> Stat:
     """Look at a process."""
     try:
-        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
-        try:
-            text = os.read(fd, 4096)
-        finally:
-            os.close(fd)
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:  # noqa: PTH123 (a Path is slow)
+            text = file.read()
     except OSError:
         return Stat("X", 0, 0)
     field = text[text.rindex(b")") + 2 :].split()
@@ -179,12 +176,9 @@ class Reaper:
             stat = read_stat(pid)
             if pid in self._watched or (stat.state in "ZX") != dead:
                 continue
-            if not self._mark or {stat.group, pid} & self._ours or self._is_marked(pid):
+            if not self._mark or {stat.group, pid} & self._ours or self._mark in _environment(pid):
                 found.append(pid)
         return found
-
-    def _is_marked(self, pid: int) -> bool:
-        return self._mark in _environment(pid)
 
 
 def _environment(pid: int) -> list[bytes]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from dsec.errors import PeerError
 from dsec.ipc import async_channel, channel, frames, segment
 from dsec.ipc.frames import AnyFrame, Phase, Role
-from dsec.kernel.logs import file_name
+from dsec.ipc.logs import file_name
 from dsec.kernel.machine import RUNNER, RunnerEvent, RunnerState
 from dsec.kernel.readiness import Idle, Overdue, Word
 from dsec.kernel.reap import Exit
@@ -290,7 +290,7 @@ class Runner:
             crash = segment.read_crash(self.outbox.fd)
             if crash is not None:
                 phase, seq = (crash.phase or phase), crash.seq
-                address = f"{crash.address:#x}"
+                address = f"{crash.address:#x}" if crash.address else ""
         failed, broken = self.said.get(frames.Failed), self.said.get(frames.ImportFailed)
         kind = "signal" if end.signal else "exit"
         cause = how_it_ended(end.signal, end.code, in_phase(phase))
@@ -300,7 +300,7 @@ class Runner:
         elif failed is not None:
             kind, error, seq = "exception", failed.error, failed.seq
             phase = Phase(failed.phase) if failed.phase in set(Phase) else phase
-            cause = f"raised {error.type} {in_phase(phase)}: {error.message}"
+            cause = f"raised {error.type} {in_phase(phase)}: {error.message}".removesuffix(": ")
         elif broken is not None:
             kind, error = "import", broken.error
             cause = f"import of {broken.module}: {error.message}"

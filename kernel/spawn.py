@@ -17,7 +17,7 @@ import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dsec.errors import MachineError
 from dsec.ipc import frames
@@ -56,8 +56,7 @@ def exec_zygote(fds: Sequence[int], env: Mapping[str, str]) -> int:
     Raises:
         OSError: the system can't.
     """
-    actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = []
-    actions.append((os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0))
+    actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
     for fd in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208
         # The program around us may have descriptors that an exec would hand on.
         with contextlib.suppress(OSError):
@@ -145,8 +144,7 @@ class Server:
             self.over = self.over or (death.cause if death is not None else "ended as asked")
             self.ended(death)
             return
-        note = self.run.hooks.note
-        note("server_restart", name=self.name, cause=death.cause, delay_s=grant.delay_s)
+        self.run.hooks.note("restart", name=self.name, cause=death.cause, delay_s=grant.delay_s)
         self.run.later(grant.delay_s, self.start)
 
     def idle(self, runner: Runner, idle: Idle) -> None:

@@ -18,9 +18,9 @@ from pathlib import Path
 from dsec.errors import MachineError
 from dsec.ipc import frames
 from dsec.ipc.frames import ErrorInfo, Phase
+from dsec.ipc.logs import Logs
 from dsec.kernel import boot, reap, spawn, tree
 from dsec.kernel.agent import Agent
-from dsec.kernel.logs import Logs
 from dsec.kernel.machine import AgentEvent, AgentState
 from dsec.kernel.protocols import Hooks, Timed
 from dsec.kernel.readiness import Deadlines

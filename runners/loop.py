@@ -59,7 +59,7 @@ class Session:
     Attributes:
         phase, seq: what a Failed frame says; a role keeps them right where user code may raise.
         where: the config key to blame for what is raised now; empty once records flow.
-        draining: Drain has come.
+        draining, fenced: Drain has come; it said that those whom this runner reads are gone.
         attention: a signal says that the channel wants to be looked at.
     """
 
@@ -71,7 +71,7 @@ class Session:
         self.phase = Phase.IMPORT
         self.seq = 0
         self.where = ""
-        self.draining = False
+        self.draining = self.fenced = False
         self.attention = False
         self._seeded: frozenset[str] = frozenset()
 
@@ -124,8 +124,8 @@ class Session:
         """
         self.attention = False
         while self.channel.pending():
-            self.expect(Drain)
-            self.draining = True
+            drain, _ = self.expect(Drain)
+            self.draining, self.fenced = True, drain.fenced
 
     def next(self, reader: Reader, then: Phase) -> None:
         """`reader.next` without a limit, looking at the control channel in between."""

@@ -32,6 +32,7 @@ from dsec.runners.wiring import Wiring
 
 BATCH_RECORDS = 32
 BATCH_WAIT_S = 0.005
+LAST_WAIT_S = 0.02  # for the last record of an env that is being killed
 
 
 def run(session: Session) -> None:
@@ -75,7 +76,8 @@ class RewardWorker:
         ended = False
         try:
             while not ended:
-                session.next(reader, Phase.IDLE)
+                if not self._next():
+                    break
                 if not at_once and not reader.flags & FLAG_END:
                     self._let_more_come()
                 before = self._seq
@@ -92,6 +94,20 @@ class RewardWorker:
     def close(self) -> dict[str, float]:
         """Close the reward object."""
         return finish_actor(self._reward)
+
+    def _next(self) -> bool:
+        """Wait for the next observation; False if the env is gone and all it published is done."""
+        session, reader = self._session, self._env.reader
+        while True:
+            try:
+                reader.next(LAST_WAIT_S if session.fenced else RING_SLICE_S, Phase.IDLE)
+                return True
+            except RingTimeout:
+                if session.fenced:
+                    return False
+                session.look()
+            except RingInterrupted:
+                session.look()
 
     def _let_more_come(self) -> None:
         """Sleep until a batch is there, or a little."""

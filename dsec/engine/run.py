@@ -282,7 +282,7 @@ class _StopSignals:
 
 
 def _make_hooks(view: View, spec: RunSpec) -> Any:
-    from dsec.kernel.logs import file_name
+    from dsec.ipc.logs import file_name
     from dsec.kernel.protocols import Hooks
 
     logs = Path(spec.run_dir) / "logs"

@@ -112,7 +112,7 @@ def test_a_zygote_that_dies_is_started_again_and_its_runners_go_on(tmp_path: Pat
     stage = Stage(tmp_path, agent("old", steps=ENDLESS))
     report = stage.run(act)
     assert states(report) == {"old": "done"}
-    assert [event for event, _ in stage.hooks.notes].count("server_restart") == 2
+    assert [event for event, _ in stage.hooks.notes].count("restart") == 2
     assert [death.role for death in report.deaths] == [Role.RECORDER]
 
 

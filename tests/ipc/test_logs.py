@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dsec.kernel.logs import LOOKS_PER_TICK, TAIL_BYTES, Logs, file_name
+from dsec.ipc.logs import LOOKS_PER_TICK, TAIL_BYTES, Logs, file_name
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=300)
 
@@ -59,16 +59,16 @@ def test_a_tail_is_the_last_whole_lines_of_this_incarnation(tmp_path: Path) -> N
     write(logs, "a", b"an earlier one\n")
     begin = write(logs, "a", b"last \xff words\n")
     assert logs.tail("a", begin) == "last \N{REPLACEMENT CHARACTER} words"
-    begin = write(logs, "a", b"".join(b"line %d\n" % n for n in range(1000)))
+    begin = write(logs, "a", b"".join(b"line %d\n" % n for n in range(5000)))
     tail = logs.tail("a", begin)
-    assert tail.endswith("line 998\nline 999")
+    assert tail.endswith("line 4998\nline 4999")
     assert tail.startswith("line ")
     assert TAIL_BYTES - 20 < len(tail) <= TAIL_BYTES
 
 
 def test_one_endless_line_has_a_tail_too(tmp_path: Path) -> None:
     logs = Logs(tmp_path / "logs", 1 << 20)
-    begin = write(logs, "a", b"x" * 5000)
+    begin = write(logs, "a", b"x" * 40_000)
     assert logs.tail("a", begin) == "x" * TAIL_BYTES
 
 

@@ -12,7 +12,7 @@ import os
 from collections import deque
 from pathlib import Path
 
-TAIL_BYTES = 2048
+TAIL_BYTES = 16 * 1024  # both stacks of a native crash, the compiled one and the Python one
 NAME_BYTES_MAX = 180
 LOOKS_PER_TICK = 200  # files whose size is looked at in one call of `rotate`
 
