@@ -16,6 +16,7 @@ NAMES = {
     "ring": "two processes and one ring against multiprocessing's Pipe and Queue",
     "vector": "isolated environments in lockstep against Gymnasium's AsyncVectorEnv",
     "run": "whole agents against the plain loop of Gymnasium and torch in one process",
+    "turns": "what a call costs when processes take turns on a core: why bench run is as it is",
 }
 
 
