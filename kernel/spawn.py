@@ -16,6 +16,7 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -131,16 +132,19 @@ class Server:
         self.serving()
 
     def faulted(self, runner: Runner, death: Death) -> None:
-        """It died."""
-        self._death = death
+        """It died. SIGKILL comes from outside, from whoever is short of memory perhaps, and says
+        nothing against what it imports."""
+        killed = death.kind == "signal" and death.signal == signal.SIGKILL
+        self._death = replace(death, kind="spawn") if killed else death
 
     def left(self, runner: Runner) -> None:
-        """Start it again, if the budget allows. A server that never came up may at most once: a
-        second try would end like the first."""
+        """Start it again, if the budget allows. A server that never came up is not, unless it was
+        killed from outside: a second try would end like the first."""
         self.up, death, now = False, self._death, self.run.now()
         grant = request_restart(self._stamps, now, RESTARTS_MAX, RESTARTS_PERIOD_S, random.random())
         self._stamps = grant.stamps
-        if death is None or self.over or not (grant.allowed and self.was_up):
+        killed = death is not None and death.kind == "spawn" and death.signal > 0
+        if death is None or self.over or not (grant.allowed and (self.was_up or killed)):
             self.over = self.over or (death.cause if death is not None else "ended as asked")
             self.ended(death)
             return

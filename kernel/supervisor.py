@@ -253,7 +253,8 @@ class Supervisor:
         self.logs.rotate()
         if self.recorder is not None:
             self.recorder.tick()
-            if self.recorder.disk_full and self.reason and self._all_settling():
+            settled = all(agent.settling or agent.ended for agent in self.agents.values())
+            if self.recorder.disk_full and self.reason and settled:
                 self.fail("machine", f"the disk is full: {self.recorder.disk_full}")
                 self._drop_recorder()
         self.admit()
@@ -276,24 +277,20 @@ class Supervisor:
     def broken(self, zygote: spawn.Zygote, death: Death) -> None:
         """An image can't be had (any more): nobody can start who needs it."""
         cause = f"image {zygote.image.name}: {death.cause}"
+        kind, whose = ("spawn", "machine") if death.kind == "spawn" else ("import", "config")
         needing = [a for a in self.agents.values() if zygote.image.name in tree.images_of(a.spec)]
         for agent in needing:
             if agent.state is AgentState.WAITING:
                 self._waiting.pop(agent.name, None)
                 role = min(r.role for r in agent.spec.runners if r.image == zygote.image.name)
-                kind = death.kind if death.kind == "spawn" else "import"
                 agent.fail(replace(death, agent=agent.name, role=role, cause=cause, kind=kind))
         if not zygote.was_up:
-            kind = "machine" if death.kind == "spawn" else "config"
             error = death.error or ErrorInfo(death.signal_name or death.kind, cause)
-            self.fail(kind, cause, error, needing[0].report.group if needing else "")
+            self.fail(whose, cause, error, needing[0].report.group if needing else "")
 
     def _drain(self, reason: str) -> None:
         self.reason = self.reason or reason
         self._end_agents(AgentEvent.DRAIN)
-
-    def _all_settling(self) -> bool:
-        return all(agent.settling or agent.ended for agent in self.agents.values())
 
     def _drop_recorder(self) -> None:
         """Wait for it no longer: hang up, upon which it writes what it can, and leaves."""

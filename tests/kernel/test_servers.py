@@ -56,6 +56,41 @@ def test_an_image_that_can_not_be_imported_fails_its_agents(
     assert report.failure_error is not None
 
 
+@pytest.mark.guarantee("G7")
+def test_servers_killed_before_they_are_up_are_started_again(tmp_path: Path) -> None:
+    async def act(stage: Stage) -> None:
+        run = stage.supervisor
+        assert run.recorder is not None
+        for server in (run.zygotes["base"], run.recorder):
+            await stage.until(lambda s=server: s.runner and s.runner.pid, "its process")
+            assert server.runner is not None
+            assert not server.was_up, "it is still on its way"
+            os.kill(server.runner.pid, signal.SIGKILL)
+
+    stage = Stage(tmp_path, agent("a"))
+    report = stage.run(act)
+    assert states(report) == {"a": "done"}
+    assert not report.failure
+    restarted = [fields["name"] for event, fields in stage.hooks.notes if event == "restart"]
+    assert sorted(restarted) == ["recorder", "zygote-base"]
+
+
+@pytest.mark.guarantee("G7")
+def test_an_image_whose_import_is_killed_each_time_is_no_mistake_of_the_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    (tmp_path / "killed_world.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    images = (BASE, ImageSpec("bad", ("killed_world",), import_timeout_s=30.0))
+    stage = Stage(tmp_path, agent("good"), agent("bad", image="bad"), images=images)
+    report = stage.run()
+    assert states(report) == {"good": "done", "bad": "quarantined"}
+    assert report.failure_kind == "machine"
+    assert report.failure == "image bad: killed by SIGKILL in import"
+    assert [event for event, _ in stage.hooks.notes].count("restart") == spawn.RESTARTS_MAX
+
+
 def test_rings_larger_than_the_memory_are_more_than_the_machine_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
