@@ -19,6 +19,7 @@ ROWS_MAX = 16  # agents with a row of their own; more are shown by groups
 STDERR_LINES_MAX = 12
 STACK_LINES_MAX = 8
 BAR_WIDTH = 40
+_PYTHON_STACK = "Current thread 0x"  # how faulthandler begins the thread that was asked or hit
 
 
 def duration(seconds: float) -> str:
@@ -71,7 +72,7 @@ def progress_line(snapshot: Snapshot) -> str:
     else:
         parts.append(counted(snapshot.episodes, "episode"))
     if snapshot.mean_return is not None:
-        parts.append(f"mean return {amount(snapshot.mean_return)}")
+        parts.append(f"recent return {amount(snapshot.mean_return)}")
     parts.append(counted(snapshot.deaths, "death"))
     if snapshot.eta_s is not None and snapshot.done_share < 1:
         parts.append(f"{duration(snapshot.eta_s)} left")
@@ -146,23 +147,44 @@ def death_lines(death: Death, advice: str, log: str) -> list[str]:
         item("peak memory", _mib(death.rss_peak_bytes) + limit)
     if death.error is not None and death.error.traceback:
         lines += _block("traceback", death.error.traceback.splitlines())
-    elif death.stderr_tail:
-        lines += _block("stderr", stderr_lines(death.stderr_tail))
+    elif shown := stderr_lines(_without_our_traceback(death)):
+        lines += _block("stderr", shown)
     item("log", log)
     item("what to do", advice)
     return lines
 
 
 def stderr_lines(tail: str) -> list[str]:
-    """The lines of a runner's stderr that say most: the last ones, or those where a fatal signal's
-    native and Python stacks begin, for these list the innermost call first."""
+    """The lines of a runner's stderr that say most: the last ones, or those where the stacks of a
+    fatal signal or of a hang begin, for these list the innermost call first."""
     lines = tail.splitlines()
+    return _stack_lines(lines) or lines[-STDERR_LINES_MAX:]
+
+
+def _stack_lines(lines: list[str]) -> list[str]:
     shown: list[str] = []
     for mark in ("dsec: fatal signal", "Fatal Python error"):
         begins = [i for i, line in enumerate(lines) if line.startswith(mark)]
         if begins:
             shown += lines[begins[-1] :][:STACK_LINES_MAX]
-    return shown or lines[-STDERR_LINES_MAX:]
+    if shown:
+        return shown
+    begins = [i for i, line in enumerate(lines) if line.startswith(_PYTHON_STACK)]
+    return lines[begins[-1] :][:STACK_LINES_MAX] if begins else []
+
+
+def _without_our_traceback(death: Death) -> str:
+    """The stderr of a runner, without the traceback of an error whose message says it all.
+
+    Such an error is the runner's own, about what user code returned: the calls that led to it are
+    none that the user could mend, and they push out what the user's code wrote.
+    """
+    if death.error is None:
+        return death.stderr_tail
+    before, mark, _ = death.stderr_tail.rpartition("Traceback (most recent call last):\n")
+    if mark:
+        return before
+    return "" if death.error.message in death.stderr_tail else death.stderr_tail
 
 
 def _block(name: str, texts: Iterable[str]) -> list[str]:
@@ -187,7 +209,8 @@ def error_lines(error: DsecError) -> list[str]:
         lines = []
         for problem in error.diagnostics:
             lines.append(str(problem).replace("\n", "\n    "))
-            lines += [f"    {printable(text)}" for text in problem.detail.splitlines()]
+            detail = problem.detail.splitlines()
+            lines += [f"    {printable(text)}" for text in _stack_lines(detail) or detail]
         return lines
     if isinstance(error, MachineError):
         lines = [f"dsec-kernel: {error.problem}"]

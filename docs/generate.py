@@ -28,7 +28,8 @@ and, where one can tell, what was meant:
 
 `dsec-kernel validate FILE` checks a file and constructs what it names, in child processes, without
 running anything. `dsec-kernel schema` prints the JSON Schema, for editors.
-`--set agents[0].env.num_envs=4` on the command line overrides a key.
+`--set "agents[0].env.num_envs=4"` on the command line overrides a key, and so does
+`--set agents.0.env.num_envs=4`. How to write an agent of one's own is in [GUIDE.md](GUIDE.md).
 """
 
 CONFIG_TAIL = """\

@@ -108,8 +108,7 @@ def _wrap(env: AnyEnv, wrapper: Mapping[str, Any], where: str) -> AnyEnv:
     try:
         wrapped = make(env, **(wrapper.get("kwargs") or {}))
     except Exception as error:
-        said = describe(error)
-        raise UserCodeError(f"{said.type}: {said.message}", where=where) from error
+        raise UserCodeError(describe(error).message, where=where) from error
     return _checked(wrapped, f'"{entry}" returned', f"{where}.entry")
 
 

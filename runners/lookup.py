@@ -16,10 +16,12 @@ from typing import Any
 
 from dsec.runners.failure import UserCodeError, describe
 
+_NEAR = 0.75  # of modules there are hundreds, and by chance one always is a little alike
 
-def did_you_mean(word: str, candidates: Iterable[str]) -> str:
+
+def did_you_mean(word: str, candidates: Iterable[str], cutoff: float = 0.6) -> str:
     """` (did you mean X?)` for the candidate nearest to `word`, or nothing if none is near."""
-    near = difflib.get_close_matches(word, sorted(set(candidates)), n=1, cutoff=0.6)
+    near = difflib.get_close_matches(word, sorted(set(candidates)), n=1, cutoff=cutoff)
     return f" (did you mean {near[0]}?)" if near else ""
 
 
@@ -85,8 +87,9 @@ def _no_module(name: str, missing: str) -> str:
     parent, _, last = missing.rpartition(".")
     if not parent:
         importable = {module.name for module in pkgutil.iter_modules()}
-        hint = did_you_mean(missing, importable | set(sys.stdlib_module_names))
-        return f'no module "{missing}"{hint}; it must be installed or in the working directory'
+        hint = did_you_mean(missing, importable | set(sys.builtin_module_names), _NEAR)
+        place = "installed, in the working directory or on PYTHONPATH"
+        return f'no module "{missing}"{hint}; it must be {place}'
     package = sys.modules.get(parent)
     inside = [module.name for module in pkgutil.iter_modules(getattr(package, "__path__", []))]
     near = difflib.get_close_matches(last, inside, n=1)

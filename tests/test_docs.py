@@ -14,6 +14,7 @@ import pytest
 
 from dsec.config import load
 from dsec.engine.summary import Exit
+from tests.crash import runs
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -63,3 +64,22 @@ def test_the_example_in_the_readme_is_a_valid_configuration(tmp_path: Path) -> N
     path = tmp_path / "config.yaml"
     path.write_text(block)
     assert load(path, ()).config.agents
+
+
+@pytest.mark.slow
+def test_the_guide_can_be_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    guide = (DOCS / "GUIDE.md").read_text()
+    agent, reading = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    (config,) = re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL)
+    (tmp_path / "mine.py").write_text(agent)
+    (tmp_path / "mine.yaml").write_text(config)
+    monkeypatch.chdir(tmp_path)
+    finished = runs.run(tmp_path / "mine.yaml", tmp_path, cwd=tmp_path)
+    assert finished.code == 0, finished.stderr
+    assert finished.summary["metrics"]["walker-001"] == {"learned": 2000}
+    (tmp_path / "runs").mkdir()
+    finished.run_dir.rename(tmp_path / "runs/mine")
+    exec(compile(reading, "GUIDE.md", "exec"), {})
+    for name in re.findall(r"^\| `([^`<]+)` \|", guide.split("## The run directory")[1], re.M):
+        dies_or_lasts = ("remainder.dsj", "journal.dsj")
+        assert name.endswith(dies_or_lasts) or (tmp_path / "runs/mine" / name).exists(), name

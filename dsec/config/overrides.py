@@ -58,6 +58,8 @@ def apply(source: Source, override: Override) -> None:
     """Put an override into the document; what doesn't fit goes to `source.problems`."""
     if source.data is None:
         source.data = {}
+    if not isinstance(source.data, dict):
+        return  # nothing fits into a file that is no mapping, and that much is said of the file
     holder = source.data
     for depth, part in enumerate(override.path[:-1]):
         here = override.path[: depth + 1]

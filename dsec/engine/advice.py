@@ -37,7 +37,7 @@ def advice(death: Death) -> str:
     if death.kind == "hang":
         key = _DEADLINE_KEYS.get(death.phase)
         raise_it = f"; if it may take that long, raise deadlines.{key}" if key else ""
-        return f"Its Python stack is in the stderr log{raise_it}"
+        return f"Its whole Python stack is in the stderr log{raise_it}"
     if _out_of_memory(death):
         limit_mb = death.memory_limit_bytes // 2**20
         return f"It reached its limit of {limit_mb} MiB; raise limits.memory_mb, or use less"
@@ -59,6 +59,13 @@ def advice(death: Death) -> str:
             f"Not {whose} is to blame: whoever writes that ring wrote what it may not. Native code "
             "that overwrites memory does this"
         )
+    if death.error is not None and death.error.type == "dsec.errors.FrameError":
+        return (
+            "The runner and its supervisor seem to be of two versions of dsec-kernel; is there "
+            "another copy in the working directory or on PYTHONPATH?"
+        )
+    if death.kind == "exception" and death.error is not None and not death.error.traceback:
+        return "Mend what the first line says; where it was found is in the stderr log"
     if death.kind == "exception":
         return f"Mend the code of {whose}; the traceback is above and in the stderr log"
     if death.kind == "import":

@@ -75,7 +75,7 @@ class Recording:
             return _open_journal(run_dir, salvage)
         paths = sorted((run_dir / convert.FOLDER).glob("*.parquet"))
         if not paths:
-            raise JournalError(f"no recording in {run_dir}")
+            raise JournalError(f"no recording in {run_dir}{_runs_inside(run_dir)}")
         if not convert.available():
             raise JournalError(f"the recording in {run_dir} is Parquet: {convert.HINT}")
         return _open_tables(run_dir, paths)
@@ -151,6 +151,17 @@ class Recording:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _runs_inside(folder: Path) -> str:
+    """Words for whoever named the folder of all runs, or something inside of one."""
+    found = sorted(folder.glob("*/kernel.json"), key=lambda path: path.stat().st_mtime)
+    if found:
+        return f"; it holds run directories, the newest is {found[-1].parent}"
+    for outer in (folder.parent, folder.parent.parent):
+        if (outer / "kernel.json").exists():
+            return f"; the run directory is {outer}"
+    return "" if folder.exists() else ": there is no such folder"
 
 
 def _open_journal(run_dir: Path, salvage: bool) -> Recording:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -46,7 +47,7 @@ def on_screen(view: Snapshot, width: int = 120) -> str:
 def test_one_line_says_it_all() -> None:
     assert render.progress_line(snapshot()) == (
         "[12 s] 2 agents: 1 running, 1 quarantined | 52,300/200,000 steps (26%) | 48,000 steps/s | "
-        "2,310 episodes | mean return 22.4 | 1 death | 3.1 s left"
+        "2,310 episodes | recent return 22.4 | 1 death | 3.1 s left"
     )
     by_episodes = snapshot(steps_quota=0, episodes_quota=5_000, eta_s=None, mean_return=None)
     assert "52,300 steps | " in render.progress_line(by_episodes)
@@ -118,6 +119,35 @@ def test_of_a_crash_the_innermost_calls_are_shown() -> None:
     assert "said before" not in shown
     plain = [f"{n}" for n in range(100)]
     assert render.stderr_lines("\n".join(plain)) == plain[-render.STDERR_LINES_MAX :]
+
+
+@pytest.mark.guarantee("G6")
+def test_of_a_hang_the_innermost_calls_are_shown() -> None:
+    python = ["Current thread 0x1 (most recent call first):"]
+    python += [f'  File "{n}.py", line 1 in f' for n in range(30)]
+    shown = render.stderr_lines("\n".join(["said before", *python]))
+    assert shown == python[: render.STACK_LINES_MAX]
+
+
+def test_what_the_message_says_is_not_said_again_as_a_traceback_of_the_runner() -> None:
+    error = ErrorInfo("UserCodeError", "environment 0: reward: expected a number")
+    ours = f"Traceback (most recent call last):\n  File runners/env.py\nE: {error.message}"
+    death = Death("a", Role.ENV, 0, 7, "c", "exception", error=error, stderr_tail=ours)
+    assert render.death_lines(death, "", "") == ["DEATH a env (pid 7): c"]
+    death = replace(death, stderr_tail=f"said before\n{ours}")
+    assert render.death_lines(death, "", "")[1:] == ["  stderr", "    | said before"]
+
+
+def test_a_crash_in_a_constructor_shows_the_innermost_calls() -> None:
+    python = ["Fatal Python error: Segmentation fault", "", "Current thread 0x1"]
+    python += [f'  File "{n}.py", line 1 in f' for n in range(30)]
+    problem = Diagnostic(
+        "agents[0].env", "killed by SIGSEGV", detail="\n".join(["lib.so", *python])
+    )
+    _, *shown = render.error_lines(ConfigError([problem]))
+    assert [line.strip() for line in shown] == [
+        line.strip() for line in python[: render.STACK_LINES_MAX]
+    ]
 
 
 def test_a_traceback_takes_the_place_of_stderr() -> None:

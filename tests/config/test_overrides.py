@@ -111,6 +111,11 @@ def test_an_empty_file_can_be_filled(tmp_path: Path) -> None:
     assert "agents: missing" in found[0]
 
 
+def test_a_file_that_is_no_mapping_is_the_only_mistake(tmp_path: Path) -> None:
+    (found,) = faults(tmp_path, "run.steps=10", base="- a")
+    assert "expected keys run, agents and so on, got a list" in found
+
+
 def test_options_are_overrides_under_their_own_name(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text(GOOD)

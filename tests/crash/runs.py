@@ -81,6 +81,7 @@ def run(
     timeout_s: float = 90,
     prefix: Sequence[str] = (),
     prepare: Callable[[], None] | None = None,
+    cwd: Path = watchdog.ROOT,
 ) -> Finished:
     """Run to the end; the summary is the last line on stdout."""
     out = folder / "run"
@@ -89,6 +90,7 @@ def run(
         folder / "streams",
         timeout_s=timeout_s,
         prepare=prepare,
+        cwd=cwd,
     )
     return Finished(result.returncode, summary_of(result.stdout), result.stdout, result.stderr, out)
 

@@ -124,6 +124,10 @@ def test_episodes_can_bound_a_run_too() -> None:
         ({"kind": "exit", "exit_code": 125}, "asks not to be started again"),
         ({"kind": "exception"}, "Mend the code of the environment"),
         (
+            {"kind": "exception", "error": ErrorInfo("UserCodeError", "bad reward")},
+            "Mend what the first line says",
+        ),
+        (
             {
                 "kind": "exception",
                 "memory_limit_bytes": 64 << 20,
@@ -142,6 +146,10 @@ def test_episodes_can_bound_a_run_too() -> None:
         (
             {"kind": "exception", "error": ErrorInfo("dsec.errors.CorruptRingError", "env ring")},
             "Not the environment is to blame",
+        ),
+        (
+            {"kind": "exception", "error": ErrorInfo("dsec.errors.FrameError", "unknown field")},
+            "two versions of dsec-kernel",
         ),
         ({"kind": "protocol"}, "that are not its own"),
     ],

@@ -18,6 +18,8 @@ from tests.runners.kernel import AgentPlan, Agents, Runner
 
 HERE = worlds.HERE
 
+PLACES = "it must be installed, in the working directory or on PYTHONPATH"
+
 
 def refusal(call: Any, *args: Any) -> ErrorInfo:
     with pytest.raises(UserCodeError) as caught:
@@ -59,14 +61,12 @@ def test_an_entry_finds_its_object() -> None:
         ("../up:make", '"../up" is no module name'),
         (
             "gymnasum:Env",
-            (
-                'no module "gymnasum" (did you mean gymnasium?); it must be installed or in the'
-                " working directory"
-            ),
+            f'no module "gymnasum" (did you mean gymnasium?); {PLACES}',
         ),
+        ("mine:make", f'no module "mine"; {PLACES}'),
         (
             "qwertyuiop:Env",
-            'no module "qwertyuiop"; it must be installed or in the working directory',
+            f'no module "qwertyuiop"; {PLACES}',
         ),
         ("json.decodr:X", 'no module "json.decodr" (did you mean json.decoder?)'),
         ("string.templates:X", 'no module "string.templates"'),
@@ -115,7 +115,7 @@ def test_suggestions_are_near_or_absent() -> None:
         ("Cart Pole!", '"Cart Pole!" is no valid environment id (did you mean CartPole-v1?)'),
         (
             "no_such_module_of_envs:Thing-v0",
-            'no module "no_such_module_of_envs"; it must be installed or in the working directory',
+            f'no module "no_such_module_of_envs"; {PLACES}',
         ),
     ],
 )
@@ -190,7 +190,7 @@ def test_an_entry_that_makes_no_environment_is_explained(entry: str, message: st
             {"entry": f"{HERE}:checksum"},
             "env.wrappers[1]",
             False,
-            "TypeError",
+            "must be a string or a real number",
         ),
         ({"entry": "builtins:str"}, "env.wrappers[1].entry", True, "not a gymnasium.Env"),
     ],

@@ -198,6 +198,12 @@ def test_episodes_add_up_across_pieces(
 def test_questions_that_have_no_answer(run_dir: Path, tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="no recording in"):
         Recording.open(tmp_path / "elsewhere")
+    (tmp_path / "runs/mine/recording").mkdir(parents=True)
+    (tmp_path / "runs/mine/kernel.json").write_text("{}")
+    with pytest.raises(JournalError, match=r"the newest is .*/runs/mine$"):
+        Recording.open(tmp_path / "runs")
+    with pytest.raises(JournalError, match=r"the run directory is .*/runs/mine$"):
+        Recording.open(tmp_path / "runs/mine/recording")
     with Recording.open(run_dir) as recording:
         with pytest.raises(LocalError, match=r"no agent 'x'.*there are maze"):
             recording.transitions("x")
