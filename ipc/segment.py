@@ -113,7 +113,10 @@ def _reserve(name: str, size: int) -> int:
         os.close(fd)
         if error.errno in (errno.ENOSPC, errno.ENOMEM):
             raise _no_memory(name, size, room) from None
-        raise MachineError(f"segment {name}: can't reserve {size} bytes: {error}", "") from None
+        remedy = "Raise the limit of file sizes: `ulimit -f`." if error.errno == errno.EFBIG else ""
+        raise MachineError(
+            f"segment {name}: can't reserve {size:,} bytes: {error.strerror}", remedy
+        ) from None
     return fd
 
 

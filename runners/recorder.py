@@ -239,14 +239,24 @@ class Recorder:
         if self._committer.gave_up:
             return (FILE_NAME,), "the disk was full: the recording ends before the run did"
         if not convert.available():
-            return (FILE_NAME,), f"the recording stays a journal; for Parquet: {convert.HINT}"
+            return self._stays(f"; for Parquet: {convert.HINT}")
         try:
             result = convert.convert(self._run_dir, self._orphaned.is_set)
         except convert.ConversionStopped:
             raise ChannelClosed("the kernel died during the conversion") from None
         except Exception as error:  # pyarrow may be broken in ways of its own
-            return (FILE_NAME,), f"the recording stays a journal, it can't be converted: {error}"
+            return self._stays(f", it can't be converted: {error}")
         return result.files, result.message
+
+    def _stays(self, why: str) -> tuple[tuple[str, ...], str]:
+        """The journal is the recording, if nobody has removed or cut it: no write notices that."""
+        try:
+            with JournalReader(self._run_dir / FILE_NAME):
+                return (FILE_NAME,), f"the recording stays a journal{why}"
+        except JournalError as error:
+            said = f"the recording is lost: {error}"
+            self._outgoing.append(DiskFull(said, lasting=True))  # which is no run that went well
+            return (), said
 
 
 class _Watchdog:

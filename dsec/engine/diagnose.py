@@ -41,7 +41,9 @@ def config_problems(loaded: Loaded, report: RunReport, *, dry: bool) -> list[Dia
             found.append(_of_death(loaded, group, death))
     unique: dict[tuple[str, str], Diagnostic] = {}
     for problem in found:
-        unique.setdefault((problem.path, problem.message), problem)
+        known = unique.setdefault((problem.path, problem.message), problem)
+        if problem.detail and not known.detail:
+            unique[problem.path, problem.message] = problem
     return sorted(unique.values(), key=lambda p: (p.line == 0, p.line, p.column))
 
 

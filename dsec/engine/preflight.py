@@ -47,6 +47,24 @@ def check_installation() -> None:
         raise MachineError("uvloop is not installed", "pip install uvloop")
 
 
+def check_proc(proc: Path = Path("/proc")) -> None:
+    """Check that /proc shows this process: what a run leaves is found there, and ended.
+
+    Raises:
+        MachineError: it isn't mounted, or it belongs to another PID namespace.
+    """
+    shown = ""
+    with contextlib.suppress(OSError):
+        shown = str((proc / "self").readlink())
+    if shown != str(os.getpid()):
+        raise MachineError(
+            f"{proc} does not show this process: it is not mounted, or is that of another PID "
+            "namespace",
+            "Mount this namespace's own (`unshare --mount-proc`, or `mount -t proc proc /proc` in "
+            "the container)",
+        )
+
+
 def check_record(loaded: Loaded) -> None:
     """Check that what is recorded can be written as the configuration says.
 

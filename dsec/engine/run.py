@@ -101,15 +101,22 @@ def guard(main: Callable[[], int]) -> int:
 
     Returns:
         The exit code.
+
+    Raises:
+        MachineError: something isn't installed or mounted, or this user may have no more processes.
     """
-    _need_extension()
+    preflight.check_installation()
+    preflight.check_proc()
     from dsec.kernel import boot
 
-    return boot.run(main)
-
-
-def _need_extension() -> None:
-    preflight.check_installation()
+    try:
+        return boot.run(main)
+    except BlockingIOError:  # what fork says where a limit is reached
+        raise MachineError(
+            "no process can be started: this user, control group or machine has as many as it may",
+            "Raise the limit (`ulimit -u`, TasksMax= of systemd, --pids-limit of docker), or end "
+            "some",
+        ) from None
 
 
 def run(options: RunOptions, view: View) -> Outcome:

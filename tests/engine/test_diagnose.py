@@ -131,9 +131,13 @@ def test_an_image_that_cannot_be_imported_leads_to_its_entry(tmp_path: Path) -> 
 
 def test_an_import_that_kills_leads_to_its_entry_too(tmp_path: Path) -> None:
     cause = "image my_policies: killed by SIGSEGV in import"
-    died = death("a-000", None, kind="import", cause=cause, phase=Phase.IMPORT, signal=11)
+    died = death(
+        "a-000", None, kind="import", cause=cause, phase=Phase.IMPORT, signal=11, stderr_tail="Why"
+    )
     error = ErrorInfo("SIGSEGV", cause)
     failed = report([died], failure=cause, failure_kind="config", failure_error=error)
+    (problem,) = config_problems(loaded(tmp_path), failed, dry=False)
+    assert problem.detail == "Why", "what it wrote is told, although the failure says the same"
     assert lines(tmp_path, failed) == [
         f"config.yaml:7:14: agents[0].policy.entry: can't be imported: {cause}"
     ]

@@ -100,3 +100,33 @@ def test_more_mappings_than_one_process_may_have() -> None:
     with pytest.raises(MachineError, match=r"vm\.max_map_count") as caught:
         preflight._check_maps(10_000_000)
     assert caught.value.remedy.startswith("sysctl -w vm.max_map_count=")
+
+
+def test_a_proc_that_does_not_show_this_process_is_an_error(tmp_path: Path) -> None:
+    preflight.check_proc()
+    with pytest.raises(MachineError, match="not mounted"):
+        preflight.check_proc(tmp_path)
+    (tmp_path / "self").symlink_to("1")
+    with pytest.raises(MachineError, match="--mount-proc"):
+        preflight.check_proc(tmp_path)
+
+
+def test_a_user_who_may_have_no_more_processes_is_told_so() -> None:
+    code = (
+        "import os, resource\n"
+        "from dsec import engine\n"
+        "from dsec.errors import MachineError\n"
+        "from dsec.kernel import boot\n"
+        "if os.geteuid() == 0:\n"  # whom that limit doesn't bind
+        "    os.setresuid(54321, 54321, 54321)\n"
+        "resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))\n"
+        "try:\n"
+        "    engine.guard(lambda: 0)\n"
+        "except MachineError as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60
+    )
+    assert "no process can be started" in done.stdout
+    assert "ulimit -u" in done.stdout

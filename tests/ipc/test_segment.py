@@ -80,6 +80,16 @@ def test_no_descriptor_is_an_error_with_a_remedy() -> None:
         assert forked.wait() == 0
 
 
+def test_a_limit_of_file_sizes_is_an_error_with_a_remedy() -> None:
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+        with pytest.raises(MachineError, match=r"8,192 bytes: File too large.*ulimit -f"):
+            segment.create("too large", Role.ENV, 4096, epoch=1)
+
+    with child(limit) as forked:
+        assert forked.wait() == 0
+
+
 @pytest.mark.guarantee("G9")
 def test_a_read_only_descriptor_cannot_be_mapped_for_writing() -> None:
     with Wires() as wires:

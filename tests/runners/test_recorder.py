@@ -321,3 +321,24 @@ def test_finish_before_its_time_still_ends_orderly(
     assert not recorder.expect(Finished).clean
     assert recorder.expect(RecorderDone).files == ("recording/a-000.parquet",)
     check(run_dir, agent, 10, "infra", "parquet")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_journal_that_somebody_takes_away_is_no_recording(
+    cut: bool, make: Make, record: Record, run_dir: Path
+) -> None:
+    agent = make()
+    recorder = record()
+    recorder.wire(agent)
+    agent.publish(0, 10)
+    if cut:
+        os.truncate(run_dir / "journal.dsj", 10)
+    else:
+        (run_dir / "journal.dsj").unlink()
+    recorder.channel.send(Finish())
+    recorder.expect(Finished)
+    told = recorder.expect(DiskFull)
+    assert told.lasting
+    assert told.message.startswith("the recording is lost: ")
+    assert recorder.expect(RecorderDone).files == ()
