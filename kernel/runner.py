@@ -290,7 +290,7 @@ class Runner:
             crash = segment.read_crash(self.outbox.fd)
             if crash is not None:
                 phase, seq = (crash.phase or phase), crash.seq
-                address = f"{crash.address:#x}" if crash.address else ""
+                address = f"{crash.address:#x}" if crash.code > 0 else ""  # else it was sent
         failed, broken = self.said.get(frames.Failed), self.said.get(frames.ImportFailed)
         kind = "signal" if end.signal else "exit"
         cause = how_it_ended(end.signal, end.code, in_phase(phase))
