@@ -15,6 +15,7 @@ nothing of what the bytes mean.
 from __future__ import annotations
 
 import errno
+import operator
 import os
 import struct
 import weakref
@@ -34,6 +35,7 @@ INLINE_MAX: Final = 4096
 """What may always lie in the ring, however small that is: less is not worth a system call."""
 IN_FLIGHT_BYTES: Final = 32 << 20
 """How much of the area may wait for readers at a time, where that are more than two records."""
+IN_FLIGHT_RECORDS: Final = 64
 _PAGE: Final = 4096
 _RESERVE_BYTES: Final = 64 << 20
 
@@ -167,9 +169,9 @@ def fetch(peer: Peer, payload_end: memoryview) -> bytes:
 class Spill:
     """The writer's side of an overflow area: which parts of it are in use.
 
-    Places are taken in a circle and from the start wherever that is free, so that few pages are
-    ever touched. An outbox that a dead incarnation left is looked through once: what its
-    published records refer to is in use until the readers have passed them.
+    The lowest free place is taken, so that few pages are ever touched. An outbox that a dead
+    incarnation left is looked through once: what its published records refer to is in use until
+    the readers have passed them.
     """
 
     __slots__ = ("_found", "_outbox", "_used")
@@ -180,22 +182,39 @@ class Spill:
         self._used: deque[tuple[int, int, int]] = deque()
         self._found = False
 
-    def wants(self, fixed: int, rest: int) -> bool:
-        """Whether a record of a fixed part and `rest` more bytes should not lie in the ring."""
+    def commit(
+        self, seq: int, kind: int, flags: int, fixed: int, rest: bytes, timeout_s: float
+    ) -> None:
+        """Commit the claimed record, whose first `fixed` bytes are written, with `rest` behind.
+
+        Raises:
+            RingTimeout, RingInterrupted: nothing is published; the same call may be made again.
+            RecordTooLarge: it is larger than a quarter of the overflow area.
+            MachineError: there is no memory for it.
+            CorruptRingError, LocalError: as for Outbox.claim and Outbox.commit.
+        """
+        outbox = self._outbox
+        place = -1
+        if rest and self._wants(fixed, len(rest)):
+            place, nbytes = self._put(rest, timeout_s), len(rest)
+            rest = DESCRIPTOR.pack(place, nbytes)
+            flags |= lib.DSEC_FLAG_OVERFLOW
+        if rest:
+            # A claim that follows another starts where that did: what is written stays.
+            at = outbox.claim(fixed + len(rest), timeout_s) + fixed
+            outbox.buffer[at : at + len(rest)] = rest
+        outbox.commit(seq, kind, flags, fixed + len(rest))
+        if place >= 0:
+            self._used.append((outbox.tail, place, place + _paged(nbytes)))
+
+    def _wants(self, fixed: int, rest: int) -> bool:
+        """Whether so much behind a fixed part should not lie in the ring."""
         capacity = self._outbox.capacity
         takes = int(lib.dsec_stride(fixed + rest))
         return takes > capacity // 2 or (rest > INLINE_MAX and takes > capacity // 8)
 
-    def put(self, data: bytes, timeout_s: float) -> bytes:
-        """Write the end of the record that is claimed next; return its descriptor.
-
-        Nothing is in use before `keep`: a second call replaces the first.
-
-        Raises:
-            RingTimeout, RingInterrupted: as for `Outbox.claim`, whose rules this follows.
-            RecordTooLarge: it is larger than a quarter of the area.
-            MachineError: there is no memory for it.
-        """
+    def _put(self, data: bytes, timeout_s: float) -> int:
+        """Write the end of a record into the area; return where. It is in use once committed."""
         area = self._outbox.area
         most = area.nbytes // 4  # so that, whatever one record takes, a second has room beside it
         if len(data) > most:
@@ -211,19 +230,14 @@ class Spill:
         if available is not None and len(data) + _RESERVE_BYTES > available:
             raise _no_memory(len(data))
         area.write(at, data)
-        return DESCRIPTOR.pack(at, len(data))
-
-    def keep(self, descriptor: bytes) -> None:
-        """The record with this descriptor is committed: its place is in use."""
-        at, nbytes = DESCRIPTOR.unpack(descriptor)
-        self._used.append((self._outbox.tail, at, at + _paged(nbytes)))
+        return at
 
     def _find(self) -> None:
         """Take over what an earlier incarnation published and nobody has given back."""
         from dsec.ipc.join import iter_records
 
         outbox = self._outbox
-        self._passed(outbox.tail, 0.0)  # which looks at all cursors
+        self._passed(outbox.tail)  # which looks at all cursors
         position = int(outbox.c.floor)
         start = position & (outbox.capacity - 1)
         published = outbox.buffer[start : start + (outbox.tail - position)]
@@ -235,40 +249,40 @@ class Spill:
                 self._used.append((position, at, at + _paged(nbytes)))
         self._found = True
 
-    def _passed(self, position: int, timeout_s: float) -> bool:
+    def _passed(self, position: int) -> bool:
         """Whether all readers have given back what lies before that ring position."""
-        outbox = self._outbox
-        code = lib.dsec_passed(outbox.c, position, timeout_s)
-        if code == lib.DSEC_TIMEOUT and not timeout_s:
+        code = lib.dsec_passed(self._outbox.c, position, 0.0)
+        if code == lib.DSEC_TIMEOUT:
             return False
-        if code:
-            fail(code, outbox.c.fault, f"room beside the {segment.role_name(outbox.role)} ring")
+        self._check(code)
         return True
+
+    def _check(self, code: int) -> None:
+        if code:
+            role = segment.role_name(self._outbox.role)
+            fail(code, self._outbox.c.fault, f"room beside the {role} ring")
 
     def _place(self, nbytes: int, timeout_s: float) -> int:
         """Find room for so many bytes, waiting for readers where there is none."""
         wanted, used = _paged(nbytes), self._used
         while True:
-            while used and self._passed(used[0][0], 0.0):
+            while used and self._passed(used[0][0]):
                 used.popleft()
             in_flight = sum(end - start for _, start, end in used)
             # A reader may hold one record until it has the next: two must always have room.
-            if len(used) < 2 or in_flight + wanted <= IN_FLIGHT_BYTES:
-                at = self._gap(wanted)
-                if at >= 0:
-                    return at
-            self._passed(used[0][0], timeout_s)
+            fits = in_flight + wanted <= IN_FLIGHT_BYTES and len(used) < IN_FLIGHT_RECORDS
+            if fits or len(used) < 2:
+                return self._gap(wanted)
+            self._check(lib.dsec_passed(self._outbox.c, used[0][0], timeout_s))
 
     def _gap(self, wanted: int) -> int:
-        """Where so many bytes are free; -1 if nowhere."""
-        if not self._used:
-            return 0
-        first, last = self._used[0][1], self._used[-1][2]
-        if last <= first:  # gone around
-            return last if last + wanted <= first else -1
-        if wanted <= first:
-            return 0
-        return last if last + wanted <= self._outbox.area.nbytes else -1
+        """Where so many bytes are free, as low as possible."""
+        at = 0
+        for _, start, end in sorted(self._used, key=operator.itemgetter(1)):
+            if at + wanted <= start:
+                break
+            at = end
+        return at
 
 
 def _paged(nbytes: int) -> int:

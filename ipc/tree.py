@@ -1,9 +1,10 @@
 """Where the values of a space lie in memory: arrays at fixed offsets, and what has no fixed size.
 
 Owns `Layout`. A composite space becomes a tree of numpy arrays (dict for Dict, tuple for Tuple)
-with a leading axis of n environments, equal in structure, dtype and shape to what `gymnasium.vector`
-batches. Everything is computed once, when the space is known, so that a step costs a few checks
-and the copy itself (leaves.py, which also says what may be written). Knows no record and no ring.
+with a leading axis of n environments, equal in structure, dtype and shape to what
+`gymnasium.vector` batches. Everything is computed once, when the space is known, so that a step
+costs a few checks and the copy itself (leaves.py, which also says what may be written). Knows no
+record and no ring.
 
 A Text, Sequence, Graph or OneOf has no fixed place: it is a leaf of n values as bytes
 (variable.py), which `pack` puts one after the other behind their lengths. Batched, such a leaf is

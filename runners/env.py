@@ -19,12 +19,12 @@ import gymnasium
 from dsec.errors import LayoutError, RingInterrupted, RingTimeout, ValueCodecError
 from dsec.ipc.frames import Constructed, Go, Phase, Role
 from dsec.ipc.layout import FLAG_TERMINATED, FLAG_TRUNCATED, Layout, encode_spaces, ring_bytes
+from dsec.ipc.overflow import Spill
 from dsec.ipc.ring import FLAG_BOUNDARY, FLAG_END, KIND_ACTION, KIND_OBS
 from dsec.runners import seeds
 from dsec.runners.construct import AnyEnv, make_env
 from dsec.runners.failure import UserCodeError, shown
 from dsec.runners.loop import LOOK_EVERY, RING_SLICE_S, DrainedEarly, Session, live
-from dsec.runners.publish import Publisher
 from dsec.runners.transitions import GRAIN_BITS, ActionStream, EnvGrid
 from dsec.runners.wiring import Wiring
 
@@ -107,7 +107,7 @@ class EnvWorker:
         self._actions = ActionStream(
             wiring.reader(Role.POLICY), wiring.peers[Role.POLICY], wiring.action_space, n
         )
-        self._publisher = Publisher(session, wiring.outbox)
+        self._spill = Spill(wiring.outbox)
         self._variable = bool(self._record.layout.variable)
         # Where a terminal observation is kept: the environment may reuse its array in reset().
         self._final = Layout(wiring.observation_space, 1, "observation")
@@ -312,7 +312,7 @@ class EnvWorker:
         ahead = (LOOK_EVERY - n % LOOK_EVERY, self._interval - n % self._interval)
         self._next_mark = min(self._last, n + min(ahead))
         tail = self._encode_tail(obs) if irregular else b""
-        self._publisher.commit(n, KIND_OBS, flags, self._record.fixed_bytes, tail)
+        session.commit(self._spill, n, KIND_OBS, flags, self._record.fixed_bytes, tail)
         return flags
 
     def _encode_tail(self, obs: Any) -> bytes:

@@ -12,10 +12,10 @@ from typing import Any
 from dsec.errors import RingInterrupted, RingTimeout
 from dsec.ipc.frames import Go, Phase, Role
 from dsec.ipc.layout import Layout
+from dsec.ipc.overflow import Spill
 from dsec.ipc.ring import FLAG_BOUNDARY, FLAG_END, KIND_ACTION, KIND_OBS
 from dsec.runners.construct import finish_actor, make_actor
 from dsec.runners.loop import LOOK_EVERY, RING_SLICE_S, Session, live
-from dsec.runners.publish import Publisher
 from dsec.runners.transitions import GRAIN_BITS, HEAD_BYTES, Grid, ObsStream, RewardStream
 from dsec.runners.wiring import Wiring
 
@@ -45,7 +45,7 @@ class PolicyWorker:
         )
         self._layout = Layout(wiring.action_space, n, "action")
         self._actions = Grid(wiring.outbox, self._layout.views(wiring.outbox.buffer, HEAD_BYTES))
-        self._publisher = Publisher(session, wiring.outbox)
+        self._spill = Spill(wiring.outbox)
         self._variable = bool(self._layout.variable or self._env.grid.record.layout.variable)
         self._seq = 0
 
@@ -134,7 +134,8 @@ class PolicyWorker:
         views = self._actions.pick(self._session.claim(self._outbox, nbytes) >> GRAIN_BITS)
         layout.write_batch(views, chosen)
         copied = layout.copy(views) if self.learns else None
-        self._publisher.commit(n, KIND_ACTION, flags & FLAG_BOUNDARY, nbytes, layout.pack(views))
+        rest = layout.pack(views)
+        self._session.commit(self._spill, n, KIND_ACTION, flags & FLAG_BOUNDARY, nbytes, rest)
         return copied
 
     def _serve_learning(self) -> None:

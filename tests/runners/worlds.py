@@ -22,8 +22,12 @@ from gymnasium import spaces
 HERE = "tests.runners.worlds"
 
 
-def random_space(random: np.random.Generator, depth: int = 0) -> spaces.Space[Any]:
+def random_space(
+    random: np.random.Generator, depth: int = 0, *, variable: bool = False
+) -> spaces.Space[Any]:
     """Some space, nested up to three levels deep."""
+    if variable and (depth == 1 or random.random() < 0.4):
+        return random_variable_space(random, depth)
     kinds = 7 if depth < 3 else 5
     match int(random.integers(kinds)) if depth else int(random.integers(5, 7)):
         case 0:
@@ -41,19 +45,43 @@ def random_space(random: np.random.Generator, depth: int = 0) -> spaces.Space[An
             return spaces.MultiBinary(int(random.integers(1, 6)))
         case 5:
             names = [f"part{i}" for i in range(int(random.integers(1, 4)))]
-            return spaces.Dict({name: random_space(random, depth + 1) for name in names})
+            return spaces.Dict(
+                {name: random_space(random, depth + 1, variable=variable) for name in names}
+            )
         case _:
-            count = int(random.integers(1, 4))
-            return spaces.Tuple([random_space(random, depth + 1) for _ in range(count)])
+            parts = range(int(random.integers(1, 4)))
+            return spaces.Tuple([random_space(random, depth + 1, variable=variable) for _ in parts])
+
+
+def random_variable_space(random: np.random.Generator, depth: int) -> spaces.Space[Any]:
+    """Some space whose values have no fixed size; what is inside may have none, either."""
+    deeper = depth < 3
+    match int(random.integers(5 if deeper else 2)):
+        case 0:
+            return spaces.Text(int(random.integers(1, 30)), min_length=0, charset="ab\u00e9\u4e2d ")
+        case 1:
+            node = random.choice([spaces.Box(-1, 1, (2,)), spaces.Discrete(4)])
+            edge = random.choice([spaces.Box(0, 1, (), np.float64), spaces.Discrete(3), None])
+            return spaces.Graph(node, edge)
+        case 2:
+            inside = random_space(random, depth + 1, variable=True)
+            return spaces.Sequence(inside, stack=bool(random.integers(2)))
+        case 3:
+            inside = random_space(random, 4)
+            return spaces.Sequence(inside, stack=bool(random.integers(2)))
+        case _:
+            options = range(int(random.integers(1, 4)))
+            return spaces.OneOf([random_space(random, depth + 1, variable=True) for _ in options])
 
 
 class Generated(gymnasium.Env[Any, Any]):
     """Spaces drawn from `plan`; everything else from the seed of reset and from the actions."""
 
-    def __init__(self, plan: int, mean_length: float = 8.0) -> None:
+    def __init__(self, plan: int, mean_length: float = 8.0, *, variable: bool = False) -> None:
         random = np.random.default_rng(plan)
-        self.observation_space = random_space(random)
-        self.action_space = random_space(random)
+        self.observation_space = random_space(random, variable=variable)
+        self.action_space = random_space(random, variable=variable)
+        self._variable = variable
         self._source = copy.deepcopy(self.observation_space)
         self._mean_length = mean_length
         self._age = 0
@@ -69,7 +97,7 @@ class Generated(gymnasium.Env[Any, Any]):
         return self._source.sample(), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        assert self.action_space.contains(action), action
+        assert self._variable or self.action_space.contains(action), action
         self._age += 1
         draw = self.np_random.random(3)
         reward = float(draw[0]) + checksum(action)
@@ -84,6 +112,8 @@ def checksum(value: Any) -> float:
         return sum(checksum(item) for item in value.values())
     if isinstance(value, tuple):
         return sum(checksum(item) * (i + 1) for i, item in enumerate(value))
+    if value is None or isinstance(value, str):
+        return float(sum(ord(char) for char in value or ""))
     return float(np.asarray(value, np.float64).sum())
 
 
