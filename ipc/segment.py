@@ -36,6 +36,7 @@ _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 OVERFLOW_BYTES = 4 << 30
 """The area for large parts of records (overflow.py) behind the ring of an env or a policy. It is
 address space in a sparse file; memory is only taken by what is written there."""
+_NAME_BYTES_MAX = 249
 _OVERFLOWING = (Role.ENV, Role.POLICY)
 _RESERVE_BYTES = 64 << 20  # what the machine keeps: memory files are not swapped out at once
 
@@ -67,7 +68,7 @@ def create(name: str, role: int, data_bytes: int, *, epoch: int, start: int = 0)
     """Make a sealed segment with its memory reserved.
 
     Args:
-        name: shown in /proc/<pid>/maps; needs not be unique.
+        name: shown in /proc/<pid>/maps; needs not be unique, and is cut where it is too long.
         role: the role that will write it.
         data_bytes: capacity of the ring: a power of two from 4096 to 2**32; 0 for a role that only
             reads.
@@ -83,7 +84,7 @@ def create(name: str, role: int, data_bytes: int, *, epoch: int, start: int = 0)
     if data_bytes and not good:
         raise LocalError(f"a ring of {data_bytes} bytes: it takes a power of two, 4 KiB to 4 GiB")
     size = HEADER_BYTES + data_bytes
-    fd = _reserve(name, size)
+    fd = _reserve(_short(name), size)
     try:
         _format(fd, size, role, epoch, start)
         if role in _OVERFLOWING and data_bytes:
@@ -99,6 +100,12 @@ def create(name: str, role: int, data_bytes: int, *, epoch: int, start: int = 0)
 def create_group(name: str) -> Segment:
     """Make the doorbell of a vector (group.py): one page that all its env runners write."""
     return create(name, GROUP_ROLE, 0, epoch=0)
+
+
+def _short(name: str) -> str:
+    """What memfd_create takes: at most 249 bytes, and no NUL."""
+    data = name.replace("\0", "?").encode(errors="replace")
+    return data[:_NAME_BYTES_MAX].decode(errors="ignore")
 
 
 def _reserve(name: str, size: int) -> int:

@@ -130,6 +130,9 @@ def same(a: Any, b: Any, *, ordered: bool = True) -> bool:
     """Equal in value, type, dtype and shape, down to the bits of NaN and the order of keys."""
     if type(a) is not type(b):
         return False
+    if isinstance(a, np.ndarray) and a.dtype == object:
+        pairs = zip(a.reshape(-1), b.reshape(-1), strict=True)
+        return a.shape == b.shape and all(same(x, y) for x, y in pairs)
     if isinstance(a, np.ndarray):
         return bool(a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())
     if isinstance(a, np.generic):

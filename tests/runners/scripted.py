@@ -82,6 +82,7 @@ class ScriptedAgent:
         slots: int = 64,
         end_chance: float = 0.1,
         info_chance: float = 0.1,
+        pools: tuple[list[Any], list[Any]] | None = None,
     ) -> None:
         self.name, self.group, self.n = name, group, n
         self.obs_space, self.action_space = obs_space, action_space
@@ -89,7 +90,8 @@ class ScriptedAgent:
         self.published = {Role.ENV: -1, Role.POLICY: -1, Role.REWARD: -1}  # last seq of each
         self._chances = end_chance, info_chance
         self._noise = np.random.default_rng(seed)
-        self._pools = (samples(action_space, POOL, seed), samples(obs_space, POOL, seed))
+        # What actions and observations are drawn from.
+        self._pools = pools or (samples(action_space, POOL, seed), samples(obs_space, POOL, seed))
         self.record = EnvRecord(obs_space, n)
         self.encode_extras = self.record.encode_extras
         self.actions = Layout(action_space, n, "action")
@@ -127,7 +129,8 @@ class ScriptedAgent:
         return wire, [os.dup(fd) if fd == own else fd for fd in fds]
 
     def _sample(self, space: Space[Any]) -> Any:
-        return self._pools[space is self.obs_space][int(self._noise.integers(POOL))]
+        pool = self._pools[space is self.obs_space]
+        return pool[int(self._noise.integers(len(pool)))]
 
     def _make(self, seq: int) -> None:
         """Make transition `seq` with the observation after it; -1 makes the first observation."""
