@@ -15,13 +15,17 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from dsec.ipc.frames import EnvSettings, Phase
 from dsec.runners import seeds
-from tests.runners import worlds
+from tests.runners import odd_worlds, worlds
 from tests.runners.kernel import AgentPlan, Agents
 from tests.runners.reference import same
 
 
 def entry(name: str, **kwargs: Any) -> EnvSettings:
     return EnvSettings(entry=f"{worlds.HERE}:{name}", kwargs=kwargs)
+
+
+def odd(name: str, **kwargs: Any) -> EnvSettings:
+    return EnvSettings(entry=f"{odd_worlds.HERE}:{name}", kwargs=kwargs)
 
 
 @pytest.mark.parametrize("num_envs", [1, 2])
@@ -32,14 +36,14 @@ def test_what_gymnasium_takes_is_taken_the_same_way(
     agents: Agents, deed: str, num_envs: int
 ) -> None:
     plan = AgentPlan(
-        env=entry("Sloppy", deed=deed),
+        env=odd("Sloppy", deed=deed),
         policy=f"{worlds.HERE}:Cycling",
         steps=8 * num_envs,
         num_envs=num_envs,
     )
     agent = agents(plan).run()
     vector = SyncVectorEnv(
-        [lambda: worlds.Sloppy(deed)] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP
+        [lambda: odd_worlds.Sloppy(deed)] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP
     )
     obs, _ = vector.reset(seed=list(seeds.environment_seeds(plan.seed, num_envs)))
     for seq, record in enumerate(agent.observed()):
@@ -72,13 +76,13 @@ def test_what_gymnasium_takes_is_taken_the_same_way(
 def test_what_it_refuses_or_breaks_is_refused_by_name(
     agents: Agents, deed: str, words: str
 ) -> None:
-    env = entry("Sloppy", deed=deed, which=1)
+    env = odd("Sloppy", deed=deed, which=1)
     agent = agents(AgentPlan(env=env, policy=f"{worlds.HERE}:Cycling", num_envs=2)).begin()
     failed = agent.env.failure()
     assert words in failed.error.message
     if "infos" not in words:
         assert "environment 1: " in failed.error.message
-    assert (failed.phase, failed.seq) == (Phase.STEP, worlds.Sloppy.AT)
+    assert (failed.phase, failed.seq) == (Phase.STEP, odd_worlds.Sloppy.AT)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +106,7 @@ def test_odd_rewards_are_the_numbers_that_they_are(
         num_envs=num_envs,
     )
     if plan.env.kwargs["reward"] == "numpy":
-        plan.env = entry("OddReward", value=value.tolist(), dtype=str(value.dtype))
+        plan.env = odd("OddReward", value=value.tolist(), dtype=str(value.dtype))
     agent = agents(plan).run()
     for record in agent.observed()[1:]:
         same(record.reward, np.full(num_envs, wanted))

@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from dsec.ipc.frames import EnvSettings, Role
 from dsec.runners import seeds
-from tests.runners import worlds
+from tests.runners import odd_worlds, worlds
 from tests.runners.kernel import AgentPlan, Agents
 from tests.runners.reference import compare_infos, compare_with_reference, same
 
@@ -46,9 +46,9 @@ def test_records_of_megabytes_pass_rings_of_64_kib(
 ) -> None:
     plan = AgentPlan(
         name="huge",
-        env=entry("Huge"),
-        policy=f"{worlds.HERE}:{policy}",
-        reward=f"{worlds.HERE}:Measured",
+        env=EnvSettings(entry=f"{odd_worlds.HERE}:Huge"),
+        policy=f"{odd_worlds.HERE}:{policy}",
+        reward=f"{odd_worlds.HERE}:Measured",
         steps=12 * num_envs,
         num_envs=num_envs,
         ring_slots=1,
@@ -56,8 +56,8 @@ def test_records_of_megabytes_pass_rings_of_64_kib(
     agent = agents(plan).run()
     assert {part.size for part in agent.segments.values()} == {4096, 4096 + 65536}
     assert agent.overflows >= 12
-    actor = worlds.Shouting(num_envs=num_envs)
-    vector = SyncVectorEnv([worlds.Huge] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+    actor = odd_worlds.Shouting(num_envs=num_envs)
+    vector = SyncVectorEnv([odd_worlds.Huge] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
     obs, _ = vector.reset(seed=list(seeds.environment_seeds(plan.seed, num_envs)))
     first, *records = agent.observed()
     same(obs, first.obs, "obs 0")
