@@ -82,13 +82,16 @@ class Area:
         """Return a copy of bytes in the area.
 
         Raises:
-            CorruptRingError: they are not all in the area.
+            CorruptRingError: they are not all there.
             LocalError: closed.
         """
         if at + nbytes > self.nbytes:
             raise CorruptRingError(f"an overflow of {nbytes:,} bytes at {at:,} is in no area")
         if self._fd < 0:
             raise LocalError("this overflow area was closed")
+        if nbytes and self._written_to(at) < at + nbytes:
+            # Else who claims a gigabyte that it never wrote would make its readers take one.
+            raise CorruptRingError(f"an overflow of {nbytes:,} bytes at {at:,} was never written")
         parts: list[bytes] = []
         while nbytes:
             part = os.pread(self._fd, nbytes, self._start + at)
@@ -97,6 +100,13 @@ class Area:
             parts.append(part)
             at, nbytes = at + len(part), nbytes - len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _written_to(self, at: int) -> int:
+        """Where, from `at` on, the memory that somebody wrote ends."""
+        try:
+            return os.lseek(self._fd, self._start + at, os.SEEK_HOLE) - self._start
+        except OSError:  # beyond all of it
+            return at
 
     def write(self, at: int, data: bytes) -> None:
         """Put bytes into the area.

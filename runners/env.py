@@ -219,7 +219,7 @@ class EnvWorker:
         """The loop for a vector of environments, and for spaces without a fixed size."""
         session, outbox, reader = self._session, self._outbox, self._actions.reader
         fixed, write = self._record.fixed_bytes, self._record.layout.write
-        read, views_of_action = self._actions.layout.read, self._actions.views
+        read, views_of_action = self._actions.read, self._actions.views
         steps = [env.step for env in self._envs]
         now = time.monotonic
         n, i = self._seq, 0

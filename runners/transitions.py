@@ -201,13 +201,24 @@ class ObsStream:
 
 
 class ActionStream:
-    """One agent's policy ring as a reader sees it."""
+    """One agent's policy ring as a reader sees it.
+
+    Attributes:
+        read: `read(views, i)` is the action for environment i; PeerError where it is malformed.
+    """
 
     def __init__(self, reader: Reader, peer: Peer, space: Space[Any], n: int) -> None:
         self.reader = reader
         self.layout = Layout(space, n, "action")
         self.grid = Grid(peer, self.layout.views(peer.buffer, HEAD_BYTES))
         self._peer = peer
+        self.read = self._read if self.layout.variable else self.layout.read
+
+    def _read(self, views: Any, i: int) -> Any:
+        try:
+            return self.layout.read(views, i)
+        except PeerError as error:
+            raise peers_fault(Role.POLICY, error) from None
 
     def check(self, seq: int) -> int:
         """Check the current record; return its row.

@@ -157,6 +157,8 @@ def test_a_successor_spares_what_its_predecessor_published() -> None:
         b"short",
         DESCRIPTOR.pack(0, 1 << 63),
         DESCRIPTOR.pack((1 << 64) - 1, 2),
+        DESCRIPTOR.pack(0, 1 << 30),
+        DESCRIPTOR.pack(1 << 31, 1),
         DESCRIPTOR.pack(segment.OVERFLOW_BYTES, 1),
         DESCRIPTOR.pack(segment.OVERFLOW_BYTES - 8, 9),
     ],
