@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from dsec.errors import CorruptRingError, LocalError, MachineError, RingTimeout
-from dsec.ipc import segment
+from dsec.ipc import overflow, segment
 from dsec.ipc._ring import ffi, lib
 from dsec.ipc.faults import describe, fail
 from dsec.ipc.ring import SPIN_DEFAULT, Outbox, Reader
@@ -199,9 +199,8 @@ class Lockstep:
 
     def extras(self, lane: int) -> memoryview:
         """What follows the fixed part of the lane's current record; valid until the next step."""
-        now = self._state[lane].reader.now
-        start, end = now.offset + self.c.fixed_bytes, now.offset + now.nbytes
-        return self.lanes[lane][1].peer.buffer[start:end]
+        now, peer = self._state[lane].reader.now, self.lanes[lane][1].peer
+        return overflow.tail(peer, now.flags, now.offset, now.nbytes, self.c.fixed_bytes)
 
     def seq(self, lane: int) -> int:
         """Sequence number of the lane's current observation."""

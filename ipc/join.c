@@ -68,6 +68,7 @@ static int expect(dsec_join *j, int ring, const scan *s, uint32_t kind, uint64_t
 static void step_over(dsec_join *j, int ring, scan *s)
 {
     s->at[ring] += s->record[ring].stride;
+    j->flags |= s->record[ring].flags;
     j->epoch[ring] = s->record[ring].epoch;
     j->resumed[ring] = 0;
     if (ring == ENV && (s->record[ENV].flags & DSEC_FLAG_END)) {
@@ -206,6 +207,7 @@ int dsec_join_take(dsec_join *j, uint64_t max_bytes)
     if (rc)
         return rc;
     j->count = j->episodes = 0;
+    j->flags = 0;
     j->return_sum = j->env_return_sum = 0;
     j->first = j->next;
     int had_first = j->has_first;

@@ -15,7 +15,8 @@ from typing import NamedTuple
 from dsec.errors import CorruptRingError, LocalError
 from dsec.ipc._ring import ffi, lib
 from dsec.ipc.faults import fail
-from dsec.ipc.ring import RECORD_HEADER_BYTES, Reader, stride
+from dsec.ipc.overflow import DESCRIPTOR, fetch
+from dsec.ipc.ring import FLAG_OVERFLOW, RECORD_HEADER_BYTES, Peer, Reader, stride
 from dsec.ipc.segment import role_name
 
 _HEAD = struct.Struct("<QQIIHHI")
@@ -56,9 +57,40 @@ def iter_records(view: bytes | memoryview) -> Iterator[Record]:
         at = end
 
 
+def whole(raw: memoryview, peer: Peer, *, strict: bool = True) -> memoryview:
+    """Raw records of a ring with their overflows put in, so that they need the ring no more.
+
+    Args:
+        strict: False lets the first record whose overflow isn't there end the stretch.
+
+    Raises:
+        CorruptRingError: an overflow isn't where its record says.
+    """
+    parts: list[bytes | memoryview] = []
+    at = 0
+    try:
+        for record in iter_records(raw):
+            begin, at = at, at + stride(len(record.payload))
+            if not record.flags & FLAG_OVERFLOW:
+                parts.append(raw[begin:at])
+                continue
+            rest = fetch(peer, record.payload)
+            kept = record.payload[: len(record.payload) - DESCRIPTOR.size]
+            position, seq, _, epoch, kind, flags, mark = _HEAD.unpack_from(raw, begin)
+            nbytes = len(kept) + len(rest)
+            flags &= ~FLAG_OVERFLOW
+            parts += [_HEAD.pack(position, seq, nbytes, epoch, kind, flags, mark), kept, rest]
+            parts.append(bytes(stride(nbytes) - RECORD_HEADER_BYTES - nbytes))
+    except CorruptRingError:
+        if strict:
+            raise
+    return memoryview(b"".join(parts))
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Complete transitions, in order. The views are of shared memory, until `Join.release`.
+    """Complete transitions, in order. The views are of shared memory, until `Join.release`, but
+    where a record has its end beside the ring: then they are copies, with all records whole.
 
     Attributes:
         first_seq: sequence number of the first transition.
@@ -148,6 +180,9 @@ class Join:
         if code:
             self._fail(code)
         env, policy, reward = self._spans()
+        if c.flags & FLAG_OVERFLOW:
+            env = whole(env, self._readers[0].peer)
+            policy = whole(policy, self._readers[1].peer)
         episodes = int(c.episodes)
         return Batch(
             first_seq=int(c.first),
@@ -187,7 +222,10 @@ class Join:
         code = lib.dsec_join_remainder(self.c)
         if code:
             self._fail(code)
-        return self._spans()
+        env, policy, reward = self._spans()
+        # Few agents have a remainder, and none has much.
+        env = whole(env, self._readers[0].peer, strict=False)
+        return env, whole(policy, self._readers[1].peer, strict=False), reward
 
     def _spans(self) -> tuple[memoryview, memoryview, memoryview]:
         c = self.c

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,12 @@ class Leaf:
     shape: tuple[int, ...]
     offset: int
     nbytes: int
+
+
+class Slots(list[Any]):
+    """The n values of a variable leaf in a tree of views, as bytes (variable.py)."""
+
+    __slots__ = ()
 
 
 def view(buffer: Buffer, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -86,6 +92,11 @@ class ArrayLeaf:
 
     def copy(self, views: NDArray[Any]) -> NDArray[Any]:
         return views.copy()
+
+    def patched(self, tree: NDArray[Any], i: int, value: Any) -> NDArray[Any]:
+        """A copy's tree with another value for environment i; the arrays are changed in place."""
+        tree[i] = value
+        return tree
 
     def _fit(self, value: Any, shape: tuple[int, ...]) -> NDArray[Any]:
         """Return the value as an array that may be assigned with a cast.
@@ -172,6 +183,9 @@ class DictNode:
     def copy(self, views: Any) -> dict[str | int, Any]:
         return {key: node.copy(views[key]) for key, node in self._items}
 
+    def patched(self, tree: Any, i: int, value: Any) -> dict[str | int, Any]:
+        return {key: node.patched(tree[key], i, value[key]) for key, node in self._items}
+
     def _check(self, value: Any) -> None:
         keys = [key for key, _ in self._items]
         if not isinstance(value, Mapping):
@@ -215,6 +229,10 @@ class TupleNode:
     def copy(self, views: Any) -> tuple[Any, ...]:
         return tuple(node.copy(view) for node, view in zip(self._nodes, views, strict=True))
 
+    def patched(self, tree: Any, i: int, value: Any) -> tuple[Any, ...]:
+        triples = zip(self._nodes, tree, value, strict=True)
+        return tuple(node.patched(part, i, item) for node, part, item in triples)
+
     def _check(self, value: Any) -> None:
         if not isinstance(value, tuple | list | np.ndarray):
             got = type(value).__name__
@@ -225,4 +243,12 @@ class TupleNode:
         raise LayoutError(f"{self._path}: expected a tuple of {len(self._nodes)} items, got {got}")
 
 
-Node: TypeAlias = "ArrayLeaf | DictNode | TupleNode"
+class Node(Protocol):
+    """A node of a layout's tree: these classes, and `VariableLeaf` of variable.py."""
+
+    def views(self, buffer: Buffer, offset: int = 0) -> Any: ...
+    def write(self, views: Any, i: int, value: Any) -> None: ...
+    def write_batch(self, views: Any, values: Any) -> None: ...
+    def read(self, views: Any, i: int) -> Any: ...
+    def copy(self, views: Any) -> Any: ...
+    def patched(self, tree: Any, i: int, value: Any) -> Any: ...

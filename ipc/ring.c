@@ -137,6 +137,26 @@ static int wait_for_space(dsec_outbox *b, uint64_t need, double timeout_s)
     return sleep_for_space(b, need, deadline);
 }
 
+/* DSEC_EMPTY became a wait, within which the progress word says that no user code runs. */
+static int wait_idle(dsec_outbox *b, uint64_t need, double timeout_s)
+{
+    uint32_t phase = b->phase;
+    dsec_enter(b, 0, b->seq);
+    int rc = wait_for_space(b, need, timeout_s);
+    dsec_enter(b, phase, b->seq);
+    return rc;
+}
+
+/* Wait until every reader has given back all below `position`, and with it whatever belongs to
+ * those records elsewhere. */
+int dsec_passed(dsec_outbox *b, uint64_t position, double timeout_s)
+{
+    if (!b->page)
+        return DSEC_CLOSED;
+    int rc = has_space(b, position);
+    return rc == DSEC_EMPTY ? wait_idle(b, position, timeout_s) : rc;
+}
+
 /* Room for a payload of `nbytes`: its offset in the data area. Nothing is visible to anybody
  * before dsec_commit; a second claim replaces the first. At most half the ring, so that a reader
  * may hold one record and still be given the next. */
@@ -149,12 +169,8 @@ int64_t dsec_claim(dsec_outbox *b, uint64_t nbytes, double timeout_s)
         return DSEC_TOO_LARGE;
     uint64_t need = b->tail + stride - b->capacity;
     int rc = has_space(b, need);
-    if (rc == DSEC_EMPTY) {
-        uint32_t phase = b->phase;
-        dsec_enter(b, 0, b->seq);
-        rc = wait_for_space(b, need, timeout_s);
-        dsec_enter(b, phase, b->seq);
-    }
+    if (rc == DSEC_EMPTY)
+        rc = wait_idle(b, need, timeout_s);
     if (rc)
         return rc;
     b->claimed = nbytes;

@@ -32,6 +32,7 @@ enum {
     DSEC_FLAG_BOUNDARY = 1,
     DSEC_FLAG_END = 2,
     DSEC_FLAG_URGENT = 4,
+    DSEC_FLAG_OVERFLOW = 8,  /* the payload's last part lies outside the ring: overflow.py */
     DSEC_LANES_MAX = 1024,
     DSEC_GROUP_ROLE = 255    /* the role word of a group segment, which is nobody's outbox */
 };
@@ -205,6 +206,7 @@ typedef struct {
     uint64_t episodes;
     double return_sum;
     double env_return_sum;
+    uint32_t flags;         /* of all records in the batch, and since */
 } dsec_join;
 
 typedef struct {
@@ -238,6 +240,7 @@ uint64_t dsec_page_offset(int what);
 /* ---- ring.c */
 uint64_t dsec_stride(uint64_t nbytes);
 int64_t dsec_claim(dsec_outbox *b, uint64_t nbytes, double timeout_s);
+int dsec_passed(dsec_outbox *b, uint64_t position, double timeout_s);
 int dsec_commit(dsec_outbox *b, uint64_t seq, uint32_t kind, uint32_t flags, uint64_t nbytes);
 void dsec_enter(dsec_outbox *b, uint32_t phase, uint64_t seq);
 

@@ -1,8 +1,8 @@
 """Rings as Python sees them: `Outbox` writes one, `Reader` reads a `Peer`'s.
 
-With segment.py, group.py, join.py and crash.py this is the one place that touches cffi. Shared
-words are loaded and stored only in C; this file turns return codes into exceptions and otherwise
-stays out of the way: `next`, `release`, `claim` and `commit` are one call each.
+With segment.py, overflow.py, group.py, join.py and crash.py this is the one place that touches
+cffi. Shared words are loaded and stored only in C; this file turns return codes into exceptions and
+otherwise stays out of the way: `next`, `release`, `claim` and `commit` are one call each.
 
 A mapping lives as long as a view of it: closing a handle makes its methods raise, and the memory is
 unmapped when the last memoryview or array on it is gone.
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 from dsec.errors import CorruptRingError, LocalError, RecordTooLarge
 from dsec.ipc._ring import ffi, lib
 from dsec.ipc.faults import describe, fail
+from dsec.ipc.overflow import Area
 from dsec.ipc.segment import Mapping, role_name
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ KIND_END = lib.DSEC_KIND_END
 FLAG_BOUNDARY = lib.DSEC_FLAG_BOUNDARY
 FLAG_END = lib.DSEC_FLAG_END
 FLAG_URGENT = lib.DSEC_FLAG_URGENT
+FLAG_OVERFLOW = lib.DSEC_FLAG_OVERFLOW
 
 RECORD_HEADER_BYTES = lib.DSEC_HEAD
 SPIN_DEFAULT = 1000
@@ -73,6 +75,7 @@ class Peer:
 
     Attributes:
         buffer: read-only view of the data area, mapped twice: 2 * capacity bytes.
+        area: where the ends of large records lie (overflow.py).
 
     Raises:
         PeerError: no sealed segment of this size.
@@ -80,7 +83,7 @@ class Peer:
         MachineError: it can't be mapped.
     """
 
-    __slots__ = ("_mapping", "c", "capacity", "epoch", "role")
+    __slots__ = ("_mapping", "area", "c", "capacity", "epoch", "role")
 
     def __init__(self, fd: int, size: int, role: int) -> None:
         self._mapping: Mapping | None = Mapping(fd, size, writable=False)
@@ -88,6 +91,7 @@ class Peer:
         fault = ffi.new("dsec_fault *")
         if lib.dsec_peer_open(self.c, self._mapping.base, size, role, fault):
             raise CorruptRingError(describe(fault))
+        self.area = Area(fd, size, writable=False)
         self.role = role
         self.capacity = int(self.c.capacity)
         self.epoch = int(self.c.epoch)
@@ -102,6 +106,7 @@ class Peer:
         """Forget the mapping; readers of it raise LocalError from now on. Idempotent."""
         lib.dsec_peer_close(self.c)
         self._mapping = None
+        self.area.close()
 
 
 class Outbox:
@@ -124,7 +129,7 @@ class Outbox:
         PeerError, CorruptRingError, MachineError: as for Peer.
     """
 
-    __slots__ = ("_group", "_mapping", "_peers", "c", "capacity", "role")
+    __slots__ = ("_group", "_mapping", "_peers", "area", "c", "capacity", "role")
 
     def __init__(self, fd: int, size: int, role: int, *, epoch: int | None = None) -> None:
         self._mapping: Mapping | None = Mapping(fd, size, writable=True)
@@ -133,6 +138,7 @@ class Outbox:
             self.c, self._mapping.base, size, role, -1 if epoch is None else epoch
         ):
             raise CorruptRingError(describe(self.c.fault))
+        self.area = Area(fd, size, writable=True)
         self.role = role
         self.capacity = int(self.c.capacity)
         self._peers: dict[int, Peer] = {}
@@ -246,6 +252,7 @@ class Outbox:
         """Forget the mapping; readers that used this outbox raise LocalError. Idempotent."""
         lib.dsec_outbox_close(self.c)
         self._mapping = None
+        self.area.close()
         self._group = None
         self._peers.clear()
 

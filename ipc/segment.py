@@ -9,6 +9,7 @@ knows no numpy and no ring.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import functools
@@ -32,6 +33,11 @@ CAPACITY_MAX = 1 << 32
 GROUP_ROLE = lib.DSEC_GROUP_ROLE
 
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+OVERFLOW_BYTES = 4 << 30
+"""The area for large parts of records (overflow.py) behind the ring of an env or a policy. It is
+address space in a sparse file; memory is only taken by what is written there."""
+_NAME_BYTES_MAX = 249
+_OVERFLOWING = (Role.ENV, Role.POLICY)
 _RESERVE_BYTES = 64 << 20  # what the machine keeps: memory files are not swapped out at once
 
 
@@ -41,7 +47,7 @@ class Segment:
 
     Attributes:
         fd: descriptor, open for reading and writing; -1 after close.
-        size: bytes, header page included.
+        size: bytes of header page and ring; what may follow is the overflow area.
         role: whose outbox it is.
         epoch: of the incarnation that it was made for.
     """
@@ -62,7 +68,7 @@ def create(name: str, role: int, data_bytes: int, *, epoch: int, start: int = 0)
     """Make a sealed segment with its memory reserved.
 
     Args:
-        name: shown in /proc/<pid>/maps; needs not be unique.
+        name: shown in /proc/<pid>/maps; needs not be unique, and is cut where it is too long.
         role: the role that will write it.
         data_bytes: capacity of the ring: a power of two from 4096 to 2**32; 0 for a role that only
             reads.
@@ -78,9 +84,12 @@ def create(name: str, role: int, data_bytes: int, *, epoch: int, start: int = 0)
     if data_bytes and not good:
         raise LocalError(f"a ring of {data_bytes} bytes: it takes a power of two, 4 KiB to 4 GiB")
     size = HEADER_BYTES + data_bytes
-    fd = _reserve(name, size)
+    fd = _reserve(_short(name), size)
     try:
         _format(fd, size, role, epoch, start)
+        if role in _OVERFLOWING and data_bytes:
+            with contextlib.suppress(OSError):  # RLIMIT_FSIZE: then large records are refused
+                os.ftruncate(fd, size + OVERFLOW_BYTES)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
     except BaseException:
         os.close(fd)
@@ -91,6 +100,12 @@ def create(name: str, role: int, data_bytes: int, *, epoch: int, start: int = 0)
 def create_group(name: str) -> Segment:
     """Make the doorbell of a vector (group.py): one page that all its env runners write."""
     return create(name, GROUP_ROLE, 0, epoch=0)
+
+
+def _short(name: str) -> str:
+    """What memfd_create takes: at most 249 bytes, and no NUL."""
+    data = name.replace("\0", "?").encode(errors="replace")
+    return data[:_NAME_BYTES_MAX].decode(errors="ignore")
 
 
 def _reserve(name: str, size: int) -> int:
@@ -179,8 +194,14 @@ def readonly(fd: int) -> int:
         raise _no_descriptor("(read-only)", error) from None
 
 
+def duplicate(fd: int) -> int:
+    """Another descriptor of the same file, CLOEXEC and above those that programs count on."""
+    return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+
+
 def check(fd: int, size: int) -> None:
-    """Verify that a received descriptor is a sealed memory file of exactly this size.
+    """Verify that a received descriptor is a sealed memory file of exactly this size, or of this
+    size and an overflow area.
 
     Raises:
         PeerError: it is something else, or could be resized under us.
@@ -190,7 +211,7 @@ def check(fd: int, size: int) -> None:
         seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
     except OSError as error:
         raise PeerError(f"descriptor {fd} is no memory file: {error.strerror}") from None
-    if not stat.S_ISREG(info.st_mode) or info.st_size != size:
+    if not stat.S_ISREG(info.st_mode) or info.st_size not in (size, size + OVERFLOW_BYTES):
         raise PeerError(f"a segment of {info.st_size} bytes was handed over as one of {size}")
     if seals & _SEALS != _SEALS:
         raise PeerError(f"a segment of {size} bytes isn't sealed against resizing ({seals:#x})")

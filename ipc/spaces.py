@@ -71,7 +71,28 @@ class _Dict(_Node, tag="dict", frozen=True):
     sort_keys: bool
 
 
-_AnyNode = _Box | _Discrete | _MultiDiscrete | _MultiBinary | _Tuple | _Dict
+class _Text(_Node, tag="text", frozen=True):
+    min_length: int
+    max_length: int
+    charset: str
+
+
+class _Sequence(_Node, tag="sequence", frozen=True):
+    feature: _AnyNode
+    stack: bool
+
+
+class _Graph(_Node, tag="graph", frozen=True):
+    node: _AnyNode
+    edge: _AnyNode | None
+
+
+class _OneOf(_Node, tag="one_of", frozen=True):
+    items: tuple[_AnyNode, ...]
+
+
+_Variable = _Text | _Sequence | _Graph | _OneOf
+_AnyNode = _Box | _Discrete | _MultiDiscrete | _MultiBinary | _Tuple | _Dict | _Variable
 
 
 class _Spaces(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -91,12 +112,17 @@ def leaf_form(space: Space[Any]) -> tuple[np.dtype[Any], tuple[int, ...]] | None
     return None
 
 
+def is_variable(space: Space[Any]) -> bool:
+    """Whether values of this space have no fixed size: they are one leaf, whatever is inside."""
+    return isinstance(space, spaces.Text | spaces.Sequence | spaces.Graph | spaces.OneOf)
+
+
 def children(space: Space[Any], path: str) -> list[tuple[str | int, Space[Any]]]:
-    """Return keys and subspaces of a Dict or Tuple, in the space's own order.
+    """Return keys and subspaces of a Dict, Tuple or OneOf, in the space's own order.
 
     Raises:
-        LayoutError: another kind of space, which can't be described yet, or a key that is
-            neither text nor a number; `path` is named.
+        LayoutError: another kind of space, which can't be described, or a key that is neither
+            text nor a number; `path` is named.
     """
     if isinstance(space, spaces.Dict):
         for key in space.spaces:
@@ -105,12 +131,12 @@ def children(space: Space[Any], path: str) -> list[tuple[str | int, Space[Any]]]
                     f"{path}: key {key!r} of a Dict space is a {type(key).__name__}; use text"
                 )
         return list(space.spaces.items())
-    if isinstance(space, spaces.Tuple):
+    if isinstance(space, spaces.Tuple | spaces.OneOf):
         return list(enumerate(space.spaces))
     kind = type(space).__name__
     raise LayoutError(
-        f"{path}: a {kind} space can't be laid out in shared memory; use Box, Discrete,"
-        " MultiDiscrete, MultiBinary, or a Dict or Tuple of these"
+        f"{path}: a {kind} space can't be described to other processes; use Box, Discrete,"
+        " MultiDiscrete, MultiBinary, Text, Sequence, Graph, OneOf, or a Dict or Tuple of these"
     )
 
 
@@ -141,8 +167,8 @@ def encode_spaces(observation: Space[Any], action: Space[Any]) -> bytes:
     """Describe both spaces of an environment.
 
     Raises:
-        LayoutError: a space that can't be described (Text, Sequence, Graph, OneOf, a custom one)
-            or that exceeds a limit; the message names kind and path.
+        LayoutError: a space that can't be described (a custom one) or that exceeds a limit; the
+            message names kind and path.
     """
     return _encoder.encode(
         _Spaces(
@@ -156,6 +182,8 @@ def _describe(space: Space[Any], path: str, depth: int, budget: list[int]) -> _A
     if depth > DEPTH_MAX:
         raise LayoutError(f"{path}: spaces are nested deeper than {DEPTH_MAX}")
     form = leaf_form(space)
+    if is_variable(space) and not isinstance(space, spaces.OneOf):
+        return _describe_variable(space, path, depth, budget)
     if form is None:
         items = tuple(
             (key, _describe(sub, child_path(path, key), depth + 1, budget))
@@ -163,7 +191,8 @@ def _describe(space: Space[Any], path: str, depth: int, budget: list[int]) -> _A
         )
         if isinstance(space, spaces.Dict):
             return _Dict(items, bool(getattr(space, "sort_keys", True)))
-        return _Tuple(tuple(node for _, node in items))
+        nodes = tuple(node for _, node in items)
+        return _OneOf(nodes) if isinstance(space, spaces.OneOf) else _Tuple(nodes)
     dtype, shape = form
     _spend(budget, path, shape, dtype.itemsize)
     if isinstance(space, spaces.Box):
@@ -182,6 +211,28 @@ def _describe(space: Space[Any], path: str, depth: int, budget: list[int]) -> _A
     assert isinstance(space, spaces.MultiBinary)
     n = space.n
     return _MultiBinary(int(n) if isinstance(n, int) else tuple(int(side) for side in n))
+
+
+def _describe_variable(
+    space: Space[Any], path: str, depth: int, budget: list[int]
+) -> _Text | _Sequence | _Graph:
+    if isinstance(space, spaces.Text):
+        charset = "".join(space.character_list)
+        _spend(budget, path, (len(charset),), 4)
+        try:
+            charset.encode()
+        except UnicodeEncodeError:
+            raise LayoutError(f"{path}: the charset holds half a surrogate pair") from None
+        return _Text(space.min_length, space.max_length, charset)
+    if isinstance(space, spaces.Sequence):
+        feature = _describe(space.feature_space, f"{path}[...]", depth + 1, budget)
+        return _Sequence(feature, bool(space.stack))
+    assert isinstance(space, spaces.Graph)
+    node = _describe(space.node_space, f"{path}.nodes", depth + 1, budget)
+    edge = space.edge_space
+    if edge is None:
+        return _Graph(node, None)
+    return _Graph(node, _describe(edge, f"{path}.edges", depth + 1, budget))
 
 
 def _pack(array: NDArray[Any]) -> bytes:
@@ -253,6 +304,8 @@ def _build(node: _AnyNode, depth: int, budget: list[int]) -> Space[Any]:
         return built
     if isinstance(node, _Tuple):
         return spaces.Tuple([_build(sub, depth + 1, budget) for sub in node.items])
+    if isinstance(node, _Text | _Sequence | _Graph | _OneOf):
+        return _build_variable(node, depth, budget)
     if isinstance(node, _MultiBinary):
         shape = (node.n,) if isinstance(node.n, int) else node.n
         _spend(budget, "space", shape, 1)
@@ -274,6 +327,20 @@ def _build(node: _AnyNode, depth: int, budget: list[int]) -> Space[Any]:
     box.bounded_below = _unpack(node.bounded_below, flags, node.shape)
     box.bounded_above = _unpack(node.bounded_above, flags, node.shape)
     return box
+
+
+def _build_variable(
+    node: _Text | _Sequence | _Graph | _OneOf, depth: int, budget: list[int]
+) -> Space[Any]:
+    if isinstance(node, _Text):
+        _spend(budget, "space", (len(node.charset),), 4)
+        return spaces.Text(node.max_length, min_length=node.min_length, charset=node.charset)
+    if isinstance(node, _OneOf):
+        return spaces.OneOf([_build(sub, depth + 1, budget) for sub in node.items])
+    if isinstance(node, _Sequence):
+        return spaces.Sequence(_build(node.feature, depth + 1, budget), stack=node.stack)
+    edge = None if node.edge is None else _build(node.edge, depth + 1, budget)
+    return spaces.Graph(_build(node.node, depth + 1, budget), edge)
 
 
 def _spend(budget: list[int], path: str, shape: tuple[int, ...], itemsize: int) -> None:

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsec.errors import JournalError, LayoutError, PeerError
-from dsec.ipc.layout import FLAG_TERMINATED, FLAG_TRUNCATED
+from dsec.ipc.layout import FLAG_TERMINATED, FLAG_TRUNCATED, Leaf
 from dsec.runners.journal import Block, JournalReader
 from dsec.runners.records import Decoder, LeafValues, Span, flatten, joined
 
@@ -45,7 +45,8 @@ class Rows:
     Attributes:
         seq: int64 (T,).
         episode, step: int64 and int32 (T, n).
-        obs, action: one array (T, n, *leaf) for each leaf of the space, in its order.
+        obs, action: one array (T, n, *leaf) for each leaf of the space, in its order; of objects
+            (T, n) where the leaf has no fixed size.
         reward, env_reward: float64 (T, n).
         terminated, truncated: bool (T, n).
         end: uint8 (T, n), an index into END_WORDS.
@@ -159,7 +160,7 @@ class _Builder:
         decoder, count = self._decoder, block.count
         env, policy, reward = decoder.spans(block)
         record = decoder.env
-        seen = decoder.leaves(env, record.layout.leaves, record.obs_off)
+        seen = decoder.leaves(env, record.layout, record.obs_off, record.fixed_bytes)
         if self._obs:
             seen = [joined([before, now]) for before, now in zip(self._obs, seen, strict=True)]
         flags = decoder.numbers(env, record.flags_off, "u1")[-count:]
@@ -183,7 +184,7 @@ class _Builder:
             episode=episode,
             step=step,
             obs=[leaf[:-1] for leaf in seen],
-            action=decoder.leaves(policy, decoder.actions.leaves, 0),
+            action=decoder.leaves(policy, decoder.actions, 0, decoder.actions.nbytes),
             reward=decoder.numbers(reward, 0, "<f8"),
             env_reward=decoder.numbers(env, record.reward_off, "<f8")[-count:],
             terminated=terminated,
@@ -224,11 +225,13 @@ class _Builder:
         all_finals: dict[tuple[int, int], LeafValues] = {}
         all_infos: dict[tuple[int, int], dict[str, Any]] = {}
         reset_infos: dict[int, dict[str, Any]] = {}
+        bare = record.layout.bare()
         for span in env:
             if span.payload_bytes == record.fixed_bytes:
                 continue
             for i, seq in enumerate(span.heads["seq"].tolist()):
-                finals, infos = record.decode_extras(span.payload(i)[record.fixed_bytes :])
+                tail = span.payload(i)[record.fixed_bytes :]
+                finals, infos = record.decode_extras(record.open_tail(bare, tail))
                 row = seq - 1 - first_seq
                 told = {e: info for e, info in enumerate(infos) if info}
                 if row < 0:
@@ -236,7 +239,10 @@ class _Builder:
                     continue
                 for e, final in finals.items():
                     leaves = flatten(record.layout.space, final)
-                    all_finals[row, e] = [np.asarray(leaf)[()] for leaf in leaves]
+                    all_finals[row, e] = [
+                        np.asarray(value)[()] if isinstance(leaf, Leaf) else value
+                        for leaf, value in zip(record.layout.order, leaves, strict=True)
+                    ]
                 for e, info in told.items():
                     all_infos[row, e] = info
         return all_finals, all_infos, reset_infos

@@ -49,12 +49,14 @@ class Policy(Protocol):
     transition, in order, before `act` on the next observation; its presence makes the policy a
     learning one. `close() -> None`. `metrics() -> dict[str, float]`, asked once at the end.
     `zero_copy = True`: the observations given to `act` are read-only views of shared memory,
-    valid only until it returns; otherwise they are copies.
+    valid only until it returns; otherwise they are copies. Where the observation or action space
+    holds a Text, Sequence, Graph or OneOf they are copies always.
     """
 
     def act(self, obs: Any) -> Any:
         """Return one action for each environment: array (n, ...) in the action space, or for
-        composite spaces a dict or tuple of such arrays."""
+        composite spaces a dict or tuple of such arrays; a tuple of n values for a Text, Sequence,
+        Graph or OneOf."""
 
 
 @runtime_checkable

@@ -38,7 +38,8 @@ from dsec.runners.journal import (
     Kind,
     Run,
 )
-from dsec.runners.parquet import METADATA_VERSION, AgentPart, Metadata, TableWriter
+from dsec.runners.parquet import TableWriter
+from dsec.runners.schema import METADATA_VERSION, AgentPart, Metadata
 
 FOLDER: Final = "recording"
 REMAINDER_NAME: Final = "remainder.dsj"

@@ -19,6 +19,7 @@ import gymnasium
 from dsec.errors import LayoutError, RingInterrupted, RingTimeout, ValueCodecError
 from dsec.ipc.frames import Constructed, Go, Phase, Role
 from dsec.ipc.layout import FLAG_TERMINATED, FLAG_TRUNCATED, Layout, encode_spaces, ring_bytes
+from dsec.ipc.overflow import Spill
 from dsec.ipc.ring import FLAG_BOUNDARY, FLAG_END, KIND_ACTION, KIND_OBS
 from dsec.runners import seeds
 from dsec.runners.construct import AnyEnv, make_env
@@ -106,6 +107,8 @@ class EnvWorker:
         self._actions = ActionStream(
             wiring.reader(Role.POLICY), wiring.peers[Role.POLICY], wiring.action_space, n
         )
+        self._spill = Spill(wiring.outbox)
+        self._variable = bool(self._record.layout.variable)
         # Where a terminal observation is kept: the environment may reuse its array in reset().
         self._final = Layout(wiring.observation_space, 1, "observation")
         self._final_views = self._final.views(bytearray(max(1, self._final.nbytes)))
@@ -123,7 +126,7 @@ class EnvWorker:
         del go  # who learns is the reward runner's business
         try:
             if not self._publish_first() & FLAG_END:
-                if len(self._envs) == 1:
+                if len(self._envs) == 1 and not (self._variable or self._actions.layout.variable):
                     self._serve_one()
                 else:
                     self._serve_many()
@@ -153,7 +156,7 @@ class EnvWorker:
         self._grid.reward[row] = 0.0
         self._grid.flags[row] = 0
         session.phase = Phase.STEP
-        return self._publish(0, irregular=any(self._infos))
+        return self._publish(0, irregular=self._variable or any(self._infos), obs=views)
 
     def _serve_one(self) -> None:
         """The loop for one environment; `_serve_many` says the same for several."""
@@ -198,7 +201,7 @@ class EnvWorker:
                 write(obs_rows, row, obs)
                 seq = n + 1
                 if irregular or seq == next_mark or session.attention:
-                    published = self._publish(seq, irregular)
+                    published = self._publish(seq, irregular, None)
                     next_mark = self._next_mark
                 else:
                     commit(seq, KIND_OBS, 0, fixed)
@@ -213,10 +216,10 @@ class EnvWorker:
             self._seq = n
 
     def _serve_many(self) -> None:
-        """The loop for a vector of environments."""
+        """The loop for a vector of environments, and for spaces without a fixed size."""
         session, outbox, reader = self._session, self._outbox, self._actions.reader
         fixed, write = self._record.fixed_bytes, self._record.layout.write
-        read, pick_action = self._actions.layout.read, self._actions.grid.pick
+        read, views_of_action = self._actions.read, self._actions.views
         steps = [env.step for env in self._envs]
         now = time.monotonic
         n, i = self._seq, 0
@@ -226,9 +229,9 @@ class EnvWorker:
                 views = self._grid.obs.pick(row)
                 rewards, flags = self._grid.reward[row], self._grid.flags[row]
                 session.next(reader, Phase.STEP)
-                actions = pick_action(self._actions.check(n))
+                actions = views_of_action(n)
                 flags[...] = 0
-                irregular = False
+                irregular = self._variable
                 entered = now()
                 for i, step in enumerate(steps):
                     if now() - entered > PHASE_REFRESH_S:
@@ -246,7 +249,7 @@ class EnvWorker:
                     write(views, i, obs)
                 published = 0
                 if irregular or n + 1 == self._next_mark or session.attention:
-                    published = self._publish(n + 1, irregular)
+                    published = self._publish(n + 1, irregular, views)
                 else:
                     outbox.commit(n + 1, KIND_OBS, 0, fixed)
                 n += 1
@@ -293,9 +296,14 @@ class EnvWorker:
         _check_info(i, result[1], "reset")
         return result
 
-    def _publish(self, n: int, irregular: bool) -> int:
-        """Commit observation n, which is written, with its extras and flags; return the flags."""
-        session, nbytes = self._session, self._record.fixed_bytes
+    def _publish(self, n: int, irregular: bool, obs: Any) -> int:
+        """Commit observation n, whose fixed part is written, with the rest; return the flags.
+
+        Args:
+            irregular: it has more than its fixed part.
+            obs: its tree of views; needed where it has variable leaves.
+        """
+        session = self._session
         if session.attention or n % LOOK_EVERY == 0:
             session.look()
         flags = FLAG_BOUNDARY if n and n % self._interval == 0 else 0
@@ -303,20 +311,13 @@ class EnvWorker:
             flags |= FLAG_END
         ahead = (LOOK_EVERY - n % LOOK_EVERY, self._interval - n % self._interval)
         self._next_mark = min(self._last, n + min(ahead))
-        if irregular:
-            extras = self._encode_extras()
-            if extras:
-                # A second claim replaces the first and starts where that did, so that what is
-                # written stays.
-                at = session.claim(self._outbox, nbytes + len(extras)) + nbytes
-                self._outbox.buffer[at : at + len(extras)] = extras
-                nbytes += len(extras)
-        self._outbox.commit(n, KIND_OBS, flags, nbytes)
+        tail = self._encode_tail(obs) if irregular else b""
+        session.commit(self._spill, n, KIND_OBS, flags, self._record.fixed_bytes, tail)
         return flags
 
-    def _encode_extras(self) -> bytes:
+    def _encode_tail(self, obs: Any) -> bytes:
         try:
-            return self._record.encode_extras(self._finals, self._infos)
+            return self._record.encode_tail(obs, self._finals, self._infos)
         except ValueCodecError as error:
             raise UserCodeError(
                 f"{error}. An info may hold numbers, texts, arrays, and lists, tuples, sets and"

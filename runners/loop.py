@@ -23,6 +23,7 @@ from dsec.errors import (
 from dsec.ipc import crash
 from dsec.ipc.channel import Channel
 from dsec.ipc.frames import AnyFrame, Done, Drain, Frame, Go, Phase, Ready, Role, Start, Wire
+from dsec.ipc.overflow import Spill
 from dsec.ipc.ring import FLAG_END, KIND_END, Outbox, Reader, watch_signal
 from dsec.runners import seeds
 from dsec.runners.failure import EXIT_KERNEL_GONE, RunnerExit
@@ -141,6 +142,17 @@ class Session:
         while True:
             try:
                 return outbox.claim(nbytes, RING_SLICE_S)
+            except (RingTimeout, RingInterrupted):
+                self.look()
+
+    def commit(
+        self, spill: Spill, seq: int, kind: int, flags: int, fixed: int, rest: bytes
+    ) -> None:
+        """`spill.commit` without a limit, looking at the control channel in between."""
+        while True:
+            try:
+                spill.commit(seq, kind, flags, fixed, rest, RING_SLICE_S)
+                return
             except (RingTimeout, RingInterrupted):
                 self.look()
 

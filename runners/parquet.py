@@ -1,110 +1,61 @@
-"""Rows of transitions as a Parquet file, and back.
+"""Rows of transitions as a Parquet file.
 
-Owns the schema, how a numpy column becomes an Arrow column, and the metadata that makes a file
-readable without its run. Knows no journal: convert.py gives it rows, and `dsec.recording` asks
-it for them. pyarrow, the extra `record`, is imported by the two classes' constructors only.
+Owns how a numpy column becomes an Arrow column. Knows no journal: convert.py gives it rows. The
+columns are described in schema.py, tables.py reads the file. pyarrow, the extra `record`, is
+imported by the two classes' constructors only.
 
 Columns (columns.py says what they mean): agent, env, seq, episode, step, obs.*, action.*, reward,
 env_reward, terminated, truncated, end, final_obs.* (null where `end` is empty), info and
 reset_info (bytes of ipc/values.py, null where empty). Array leaves are fixed-size lists in C
 order; those of more than LIST_ITEMS_MAX numbers are fixed-size binary, which is ten times as fast
-to write and to read. Row groups have a size that depends on the spaces only, so the same rows
-give the same file. Spaces, agents and where each agent's rows are: in the file's metadata, as
-JSON under `dsec`.
+to write and to read. A Text is a string; a Sequence, Graph or OneOf is binary, as ipc/variable.py
+encodes it. Row groups have a size that depends on the spaces, and on the bytes of what has no
+fixed size, so the same rows give the same file. Spaces, agents and where each agent's rows are:
+in the file's metadata, as JSON under `dsec`.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import math
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
 import numpy as np
-from gymnasium import Space
 from numpy.typing import NDArray
 
-from dsec.errors import DsecError, JournalError
 from dsec.ipc import values
-from dsec.ipc.layout import Layout, decode_spaces
+from dsec.ipc.layout import decode_spaces
 from dsec.runners.columns import END_WORDS, Rows
-from dsec.runners.records import LeafValues, leaf_paths
+from dsec.runners.records import LeafValues
+from dsec.runners.schema import (
+    LIST_ITEMS_MAX,
+    METADATA_KEY,
+    Column,
+    Metadata,
+    columns_of,
+    variable_leaves,
+)
 
-METADATA_KEY: Final = b"dsec"
-METADATA_VERSION: Final = 1
-LIST_ITEMS_MAX: Final = 1024
 ROWS_MAX: Final = 65_536
 ROW_GROUP_BYTES_MAX: Final = 64 << 20
 ROW_BYTES_LEAST: Final = 64
 
 
-class Column(msgspec.Struct, frozen=True):
-    """A leaf of a space as a column; `name` is empty where the leaf holds no numbers at all."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-
-    @property
-    def native(self) -> np.dtype[Any]:
-        """The dtype in this machine's byte order; Arrow knows no other."""
-        return np.dtype(self.dtype).newbyteorder("=")
-
-    @property
-    def items(self) -> int:
-        """Numbers in one value."""
-        return math.prod(self.shape)
-
-
-class AgentPart(msgspec.Struct, frozen=True):
-    """One agent's part of a file: `rows` rows from `first_row` on.
-
-    `ended`: its stream was seen to its end. `abandoned`: it was given up, for `cause`.
-    """
-
-    agent: str
-    first_row: int
-    rows: int
-    ended: bool
-    abandoned: bool
-    cause: str = ""
-    action_last: str = ""
-
-
-class Metadata(msgspec.Struct, frozen=True):
-    """What is written beside the rows. `spaces` is base64 of what ipc/layout.py encodes."""
-
-    version: int
-    run: str
-    seed: int
-    group: str
-    num_envs: int
-    spaces: str
-    obs: tuple[Column, ...]
-    action: tuple[Column, ...]
-    agents: tuple[AgentPart, ...]
-
-
-def columns_of(space: Space[Any], prefix: str) -> tuple[Column, ...]:
-    """The columns of a space: `prefix`, or `prefix.key.key` for the leaves of a composite."""
-    found: list[Column] = []
-    taken: set[str] = set()
-    leaves = Layout(space, 1).leaves
-    for leaf, path in zip(leaves, leaf_paths(space), strict=True):
-        name = ".".join([prefix, *map(str, path)])
-        while name in taken:  # {"a.b": ...} beside {"a": {"b": ...}}
-            name += "~"
-        taken.add(name)
-        empty = 0 in leaf.shape
-        found.append(Column("" if empty else name, leaf.dtype.str, leaf.shape))
-    return tuple(found)
+_Sparse = tuple[dict[Any, Any], dict[Any, Any], dict[Any, Any]]
 
 
 def _final(column: Column) -> str:
     return f"final_{column.name}"
+
+
+def _map(make: Callable[[Any], Any], column: NDArray[Any]) -> NDArray[Any]:
+    """An array of objects made of those of another."""
+    out = np.empty(column.shape, np.object_)
+    flat = out.reshape(-1)
+    for i, value in enumerate(column.reshape(-1)):
+        flat[i] = make(value)
+    return out
 
 
 class TableWriter:
@@ -143,7 +94,9 @@ class TableWriter:
         rows = max(1, min(ROWS_MAX, ROW_GROUP_BYTES_MAX // row_bytes) // num_envs) * num_envs
         self._buffers = self._make_buffers(rows)
         self._rows_max = rows
+        self._variable = variable_leaves((obs_space, self.obs), (action_space, self.action))
         self._filled = 0
+        self._weight = 0  # bytes of what has no fixed size among the rows that aren't flushed
         self._finals: dict[int, LeafValues] = {}
         self._infos: dict[int, bytes] = {}
         self._reset_infos: dict[int, bytes] = {}
@@ -156,6 +109,8 @@ class TableWriter:
 
     def _leaf_type(self, column: Column) -> Any:
         pa, dtype = self._pa, column.native
+        if column.kind:
+            return pa.string() if column.kind == "text" else pa.binary()
         if not column.shape:
             return pa.from_numpy_dtype(dtype)
         if column.items > LIST_ITEMS_MAX:
@@ -198,32 +153,68 @@ class TableWriter:
         }  # fmt: skip
         for columns, leaves in ((self.obs, rows.obs), (self.action, rows.action)):
             for column, leaf in zip(columns, leaves, strict=True):
-                if column.name:
+                if column.kind:
+                    source[column.name] = _map(self._variable[column.name], leaf)
+                elif column.name:
                     source[column.name] = leaf
+        sparse = self._sparse(rows)
+        weights = self._weigh(source, sparse, count)
         done = 0
         while done < count:
             take = min(count - done, (self._rows_max - self._filled) // n)
+            ahead = np.cumsum(weights[done : done + take]) + self._weight
+            fitting = int(np.searchsorted(ahead, ROW_GROUP_BYTES_MAX, side="right"))
+            if not fitting and self._filled:
+                self._flush()
+                continue
+            take = max(1, min(take, fitting))
             at, end = self._filled, self._filled + take * n
             for name, buffer in self._buffers.items():
                 part = source[name][done : done + take]
                 buffer[at:end].reshape(part.shape)[...] = part
-            self._add_sparse(rows, done, done + take, at)
+            self._add_sparse(sparse, done, done + take, at)
+            self._weight += int(weights[done : done + take].sum())
             done += take
             self._filled = end
             if end == self._rows_max:
                 self._flush()
 
-    def _add_sparse(self, rows: Rows, first: int, end: int, at: int) -> None:
-        n = self._n
-        for (t, i), final in rows.finals.items():
-            if first <= t < end:
-                self._finals[at + (t - first) * n + i] = final
-        for (t, i), info in rows.infos.items():
-            if first <= t < end:
-                self._infos[at + (t - first) * n + i] = values.encode(info)
-        if first == 0:
-            for i, info in rows.reset_infos.items():
-                self._reset_infos[at + i] = values.encode(info)
+    def _sparse(self, rows: Rows) -> _Sparse:
+        """What few rows have, encoded, by (row, environment)."""
+        finals = {
+            key: [
+                self._variable[column.name](value) if column.kind else value
+                for column, value in zip(self.obs, final, strict=True)
+            ]
+            for key, final in rows.finals.items()
+        }
+        infos = {key: values.encode(info) for key, info in rows.infos.items()}
+        resets = {(0, i): values.encode(info) for i, info in rows.reset_infos.items()}
+        return finals, infos, resets
+
+    def _weigh(
+        self, source: dict[str, NDArray[Any]], sparse: _Sparse, count: int
+    ) -> NDArray[np.int64]:
+        """Bytes of what has no fixed size, in each row."""
+        weights = np.zeros(count, np.int64)
+        for name in self._variable:
+            weights += np.array([sum(map(len, row)) for row in source[name]], np.int64)
+        finals, *infos = sparse
+        for (t, _), final in finals.items():
+            weights[t] += sum(
+                len(value) for column, value in zip(self.obs, final, strict=True) if column.kind
+            )
+        for told in infos:
+            for (t, _), info in told.items():
+                weights[t] += len(info)
+        return weights
+
+    def _add_sparse(self, sparse: _Sparse, first: int, end: int, at: int) -> None:
+        kept: tuple[dict[int, Any], ...] = (self._finals, self._infos, self._reset_infos)
+        for found, target in zip(sparse, kept, strict=True):
+            for (t, i), value in found.items():
+                if first <= t < end:
+                    target[at + (t - first) * self._n + i] = value
 
     def _flush(self) -> None:
         pa, rows = self._pa, self._filled
@@ -240,6 +231,9 @@ class TableWriter:
                 codes = pa.array(self._buffers[name][:rows].astype(np.int32))
                 words = pa.array(END_WORDS, pa.string())
                 arrays.append(pa.DictionaryArray.from_arrays(codes, words))
+            elif name in self._variable:
+                arrays.append(pa.array(self._buffers[name][:rows].tolist(), field.type))
+                self._buffers[name][:rows] = None
             elif name in self._buffers:
                 arrays.append(self._array(self._buffers[name][:rows], field.type, None))
             else:
@@ -247,7 +241,7 @@ class TableWriter:
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         self._writer.write_batch(batch, row_group_size=self._rows_max)
         self._flushed += rows
-        self._filled = 0
+        self._filled = self._weight = 0
         self._finals, self._infos, self._reset_infos = {}, {}, {}
 
     def _final_array(self, name: str, kind: Any, rows: int) -> Any:
@@ -257,6 +251,9 @@ class TableWriter:
             i for i, column in enumerate(self.obs) if column.name and _final(column) == name
         )
         column = self.obs[leaf]
+        if column.kind:
+            found = {row: final[leaf] for row, final in self._finals.items()}
+            return self._pa.array([found.get(row) for row in range(rows)], kind)
         data = np.zeros((rows, *column.shape), column.native)
         mask = np.ones(rows, np.bool_)
         for row, final in self._finals.items():
@@ -289,123 +286,3 @@ class TableWriter:
             self._writer.add_key_value_metadata({METADATA_KEY: msgspec.json.encode(metadata)})
             self._writer.close()
         self._sink.close()
-
-
-class TableReader:
-    """Reads a file that TableWriter wrote.
-
-    Raises:
-        JournalError: it can't be read, or is no recording.
-    """
-
-    def __init__(self, path: Path) -> None:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-        import pyarrow.parquet as pq
-
-        self._pa, self._pc = pa, pc
-        self.path = path
-        try:
-            self._file = pq.ParquetFile(path)
-            found = (self._file.metadata.metadata or {}).get(METADATA_KEY)
-            if found is None:
-                raise JournalError(f"{path} was not written by dsec-kernel")
-            self.metadata = msgspec.json.decode(found, type=Metadata)
-            self.spaces = base64.b64decode(self.metadata.spaces)
-        except (OSError, ValueError, msgspec.MsgspecError, pa.ArrowException) as error:
-            raise JournalError(f"can't read {path}: {error}") from None
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-    def rows(self, part: AgentPart) -> Iterator[Rows]:
-        """One agent's rows, a row group at a time.
-
-        Raises:
-            JournalError: the file is damaged.
-        """
-        start = 0
-        try:
-            for group in range(self._file.num_row_groups):
-                count = self._file.metadata.row_group(group).num_rows
-                first = max(start, part.first_row)
-                end = min(start + count, part.first_row + part.rows)
-                if first < end:
-                    table = self._file.read_row_group(group).slice(first - start, end - first)
-                    yield self._decode(table.combine_chunks())
-                start += count
-        except (OSError, ValueError, KeyError, DsecError, self._pa.ArrowException) as error:
-            raise JournalError(f"{self.path}: damaged: {error}") from None
-
-    def _decode(self, table: Any) -> Rows:
-        n = self.metadata.num_envs
-        count = table.num_rows // n
-
-        def numbers(name: str) -> NDArray[Any]:
-            return self._numpy(table, name, table[name].type).reshape(count, n)
-
-        words = self._pa.array(END_WORDS, self._pa.string())
-        plain = table["end"].cast(self._pa.string())
-        end = self._pc.index_in(plain, value_set=words).to_numpy().astype(np.uint8)
-        ends = np.flatnonzero(end)
-        last = table.take(self._pa.array(ends))
-        final_leaves = self._leaves(last, self.metadata.obs, len(ends), "final_")
-        return Rows(
-            seq=numbers("seq")[:, 0],
-            episode=numbers("episode"),
-            step=numbers("step"),
-            obs=[leaf.reshape(count, n, *leaf.shape[1:]) for leaf in
-                 self._leaves(table, self.metadata.obs, count * n)],
-            action=[leaf.reshape(count, n, *leaf.shape[1:]) for leaf in
-                    self._leaves(table, self.metadata.action, count * n)],
-            reward=numbers("reward"),
-            env_reward=numbers("env_reward"),
-            terminated=numbers("terminated"),
-            truncated=numbers("truncated"),
-            end=end.reshape(count, n),
-            finals={
-                divmod(row, n): [leaf[k] for leaf in final_leaves]
-                for k, row in enumerate(ends.tolist())
-            },
-            infos={divmod(row, n): info for row, info in self._told(table["info"])},
-            reset_infos={row % n: info for row, info in self._told(table["reset_info"])},
-        )  # fmt: skip
-
-    def _leaves(
-        self, table: Any, columns: tuple[Column, ...], rows: int, prefix: str = ""
-    ) -> LeafValues:
-        found = []
-        for column in columns:
-            if column.name:
-                name = prefix + column.name
-                flat = self._numpy(table, name, table[name].type, np.dtype(column.dtype))
-            else:
-                flat = np.zeros(0, column.dtype)
-            found.append(flat.reshape(rows, *column.shape))
-        return found
-
-    def _numpy(
-        self, table: Any, name: str, kind: Any, dtype: np.dtype[Any] | None = None
-    ) -> NDArray[Any]:
-        chunks = table[name].chunks
-        array = (
-            chunks[0]
-            if len(chunks) == 1
-            else self._pa.concat_arrays([self._pa.array([], kind), *chunks])
-        )
-        if self._pa.types.is_fixed_size_list(kind):
-            array = array.flatten()
-        elif self._pa.types.is_fixed_size_binary(kind):
-            assert dtype is not None
-            flat = np.frombuffer(array.buffers()[1], np.uint8)
-            width = kind.byte_width
-            part = flat[array.offset * width : (array.offset + len(array)) * width]
-            return part.view(dtype.newbyteorder("=")).astype(dtype, copy=False)
-        result: NDArray[Any] = array.to_numpy(zero_copy_only=False)
-        return result if dtype is None else result.astype(dtype, copy=False)
-
-    def _told(self, column: Any) -> Iterator[tuple[int, dict[str, Any]]]:
-        there = np.flatnonzero(column.is_valid().to_numpy())
-        for row in there.tolist():
-            yield row, values.decode(column[row].as_py())

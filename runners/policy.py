@@ -12,6 +12,7 @@ from typing import Any
 from dsec.errors import RingInterrupted, RingTimeout
 from dsec.ipc.frames import Go, Phase, Role
 from dsec.ipc.layout import Layout
+from dsec.ipc.overflow import Spill
 from dsec.ipc.ring import FLAG_BOUNDARY, FLAG_END, KIND_ACTION, KIND_OBS
 from dsec.runners.construct import finish_actor, make_actor
 from dsec.runners.loop import LOOK_EVERY, RING_SLICE_S, Session, live
@@ -44,6 +45,8 @@ class PolicyWorker:
         )
         self._layout = Layout(wiring.action_space, n, "action")
         self._actions = Grid(wiring.outbox, self._layout.views(wiring.outbox.buffer, HEAD_BYTES))
+        self._spill = Spill(wiring.outbox)
+        self._variable = bool(self._layout.variable or self._env.grid.record.layout.variable)
         self._seq = 0
 
     def serve(self, go: Go) -> int:
@@ -58,6 +61,8 @@ class PolicyWorker:
         try:
             if self.learns:
                 self._serve_learning()
+            elif self._variable:
+                self._serve_variable()
             else:
                 self._serve()
         finally:
@@ -104,14 +109,43 @@ class PolicyWorker:
         finally:
             self._seq = n
 
+    def _serve_variable(self) -> None:
+        """The same where observations or actions have no fixed size: nothing is zero-copy."""
+        session, reader = self._session, self._env.reader
+        n = 0
+        try:
+            while True:
+                session.next(reader, Phase.ACT)
+                row = self._env.check(n)
+                flags = reader.flags
+                if flags & FLAG_END:
+                    return
+                self._put(n, flags, self._policy.act(self._env.obs(row)))
+                reader.release()
+                n += 1
+                if session.attention or not n % LOOK_EVERY:
+                    session.look()
+        finally:
+            self._seq = n
+
+    def _put(self, n: int, flags: int, chosen: Any) -> Any:
+        """Publish action n; return a copy of it."""
+        layout, nbytes = self._layout, self._layout.nbytes
+        views = self._actions.pick(self._session.claim(self._outbox, nbytes) >> GRAIN_BITS)
+        layout.write_batch(views, chosen)
+        copied = layout.copy(views) if self.learns else None
+        rest = layout.pack(views)
+        self._session.commit(self._spill, n, KIND_ACTION, flags & FLAG_BOUNDARY, nbytes, rest)
+        return copied
+
     def _serve_learning(self) -> None:
         """The loop of a policy that learns: transition n-1, then action n."""
         session, outbox, env = self._session, self._outbox, self._env
-        reader, copy = env.reader, env.copy
+        reader = env.reader
         peer = self._wiring.peers[Role.REWARD]
         rewards = RewardStream(self._wiring.reader(Role.REWARD), peer, self._wiring.num_envs)
-        nbytes = self._layout.nbytes
         act, learn = self._policy.act, self._policy.learn
+        zero_copy = self._zero_copy and not self._variable
         obs_before: Any = None
         action_before: Any = None
         n = 0
@@ -131,14 +165,10 @@ class PolicyWorker:
                 if flags & FLAG_END:
                     return
                 outbox.enter(_ACT, n)
-                obs = env.grid.obs.pick(row)
                 # Both are copies, and not the same one: a policy may normalise in place.
-                obs_before = copy(obs)
-                chosen = act(obs if self._zero_copy else copy(obs))
-                views = self._actions.pick(session.claim(outbox, nbytes) >> GRAIN_BITS)
-                self._layout.write_batch(views, chosen)
-                action_before = self._layout.copy(views)
-                outbox.commit(n, KIND_ACTION, flags & FLAG_BOUNDARY, nbytes)
+                obs_before = env.obs(row)
+                chosen = act(env.grid.obs.pick(row) if zero_copy else env.obs(row))
+                action_before = self._put(n, flags, chosen)
                 reader.release()
                 n += 1
                 if session.attention or not n % LOOK_EVERY:

@@ -35,6 +35,8 @@ _RUN_GUESS: Final = 16
 
 Path = tuple[str | int, ...]
 LeafValues = list[NDArray[Any]]
+"""An array for each leaf of a space, in its order; of dtype object where a leaf has no fixed size:
+its elements are the values, as `VariableLeaf` gives them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,12 @@ def unflatten(space: Space[Any], leaves: Iterator[Any]) -> Any:
 
 def empty(space: Space[Any], n: int) -> LeafValues:
     """No values at all: an array (0, n, *leaf) for each leaf."""
-    return [np.zeros((0, n, *leaf.shape), leaf.dtype) for leaf in Layout(space, n).leaves]
+    return [
+        np.zeros((0, n, *leaf.shape), leaf.dtype)
+        if isinstance(leaf, Leaf)
+        else np.zeros((0, n), np.object_)
+        for leaf in Layout(space, n).order
+    ]
 
 
 def joined(arrays: list[NDArray[Any]]) -> NDArray[Any]:
@@ -183,12 +190,37 @@ class Decoder:
             at = end
         return out
 
-    def leaves(self, spans: list[Span], leaves: tuple[Leaf, ...], offset: int) -> LeafValues:
-        """One array (records, n, *shape) for each leaf; copies."""
+    def leaves(self, spans: list[Span], layout: Layout, offset: int, fixed: int) -> LeafValues:
+        """One array for each leaf; copies. Those of fixed size are (records, n, *shape).
+
+        Args:
+            offset: of the layout in each payload.
+            fixed: of what has no fixed size.
+
+        Raises:
+            PeerError: what has no fixed size is malformed.
+        """
+        variable = self._variable(spans, layout, fixed)
         return [
             self._column(spans, offset + leaf.offset, leaf.dtype, (self.n, *leaf.shape))
-            for leaf in leaves
+            if isinstance(leaf, Leaf)
+            else next(variable)
+            for leaf in layout.order
         ]
+
+    def _variable(self, spans: list[Span], layout: Layout, fixed: int) -> Iterator[NDArray[Any]]:
+        count = sum(len(span.heads) for span in spans)
+        found = [np.empty((count, self.n), np.object_) for _ in layout.variable]
+        slots = layout.bare()
+        row = 0
+        for span in spans if found else ():
+            for k in range(len(span.heads)):
+                layout.unpack(slots, span.payload(k)[fixed:])
+                for leaf, column, values in zip(layout.variable, found, slots, strict=True):
+                    for i, value in enumerate(values):
+                        column[row, i] = leaf.decode(value)
+                row += 1
+        return iter(found)
 
     def numbers(self, spans: list[Span], offset: int, dtype: str) -> NDArray[Any]:
         """One array (records, n) of the numbers at `offset`; a copy."""
@@ -207,7 +239,8 @@ class Decoder:
         first, end = block.first_seq, block.first_seq + block.count
         # The first batch also holds observation 0, to which no transition led.
         _expect(env, first + 1 if first else 0, end + 1, self.env.fixed_bytes, None)
-        _expect(policy, first, end, self.actions.nbytes, self.actions.nbytes)
+        most = None if self.actions.variable else self.actions.nbytes
+        _expect(policy, first, end, self.actions.nbytes, most)
         _expect(reward, first, end, self.rewards.fixed_bytes, self.rewards.fixed_bytes)
         return env, policy, reward
 

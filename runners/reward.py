@@ -175,7 +175,7 @@ class RewardWorker:
             last = seq - 1
             if not self._actions.reader.try_next():
                 raise _no_action(last)
-            action = self._actions.action(self._actions.check(last))
+            action = self._actions.action(last)
             transition = env.transition(row, self._obs_before, action, None)
             self._outbox.enter(Phase.REWARD, last)
             session.phase = Phase.REWARD

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dsec.errors import CorruptRingError, FrameError, JournalError
+from dsec.errors import CorruptRingError, FrameError, JournalError, PeerError
 from dsec.ipc.frames import AgentProgress, Finished, Phase, Role, Wire
 from dsec.ipc.join import Batch, Join, iter_records
 from dsec.ipc.layout import EnvRecord, Layout, decode_spaces
@@ -28,6 +28,7 @@ from dsec.runners.records import Decoder
 
 RETURNS_KEPT: Final = 100
 WORDS_CHARS_MAX: Final = 200
+ITEMS_SHOWN: Final = 16
 _WRITERS: Final = (Role.ENV, Role.POLICY, Role.REWARD)
 
 
@@ -294,10 +295,15 @@ class Track:
 
     def _words(self, payload: memoryview) -> str:
         """An action in words; that of a single environment without the axis over one."""
-        if len(payload) < self._actions.nbytes:
+        actions = self._actions
+        if len(payload) < actions.nbytes:
             return ""
-        tree = self._actions.views(payload)
-        value = self._actions.read(tree, 0) if self._actions.n == 1 else tree
+        tree = actions.views(payload)
+        try:
+            actions.unpack(tree, payload[actions.nbytes :])
+            value = actions.read(tree, 0) if actions.n == 1 else actions.copy(tree)
+        except PeerError:
+            return ""
         with np.printoptions(precision=6, threshold=16, edgeitems=4, linewidth=WORDS_CHARS_MAX):
             text = " ".join(_plain(value).split())
         return text if len(text) <= WORDS_CHARS_MAX else text[: WORDS_CHARS_MAX - 3] + "..."
@@ -332,5 +338,8 @@ def _plain(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {_plain(sub)}" for key, sub in value.items()) + "}"
     if isinstance(value, tuple):
-        return "(" + ", ".join(_plain(sub) for sub in value) + ")"
+        shown = [_plain(sub) for sub in value[:ITEMS_SHOWN]]
+        return "(" + ", ".join(shown + ["..."] * (len(value) > ITEMS_SHOWN)) + ")"
+    if isinstance(value, str):
+        return repr(value[:WORDS_CHARS_MAX])
     return str(value)

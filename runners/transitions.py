@@ -15,8 +15,10 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from dsec.errors import PeerError, ValueCodecError
+from dsec.ipc import overflow
 from dsec.ipc.frames import Role
 from dsec.ipc.layout import FLAG_TERMINATED, FLAG_TRUNCATED, EnvRecord, Layout, RewardRecord
+from dsec.ipc.leaves import Slots
 from dsec.ipc.ring import KIND_ACTION, KIND_OBS, KIND_REWARD, Outbox, Peer, Reader
 from dsec.runners.contract import Transitions
 
@@ -39,7 +41,7 @@ class Grid:
 
     Attributes:
         tree: arrays (rows, n, ...) in the structure of the space.
-        pick: `pick(row)` gives the tree of views (n, ...) of one record.
+        pick: `pick(row)` gives the tree of views (n, ...) of one record; variable leaves are empty.
         single: for n = 1, arrays (rows, ...): `layout.read(single, row)` and
             `layout.write(single, row, value)` then work on a record as on a batch.
     """
@@ -61,6 +63,8 @@ def _strided(tree: Any, rows: int) -> Any:
         return {key: _strided(value, rows) for key, value in tree.items()}
     if isinstance(tree, tuple):
         return tuple(_strided(value, rows) for value in tree)
+    if isinstance(tree, Slots):
+        return tree
     shape, strides = (rows, *tree.shape), (1 << GRAIN_BITS, *tree.strides)
     return as_strided(tree, shape, strides, writeable=tree.flags.writeable)
 
@@ -72,6 +76,8 @@ def _picker(tree: Any) -> Callable[[int], Any]:
     if isinstance(tree, tuple):
         parts = [_picker(value) for value in tree]
         return lambda row: tuple(pick(row) for pick in parts)
+    if isinstance(tree, Slots):
+        return lambda _: Slots(tree)
     pick: Callable[[int], Any] = tree.__getitem__
     return pick
 
@@ -105,7 +111,7 @@ class ObsStream:
     def __init__(self, reader: Reader, peer: Peer, space: Space[Any], n: int) -> None:
         self.reader = reader
         self.grid = EnvGrid(peer, space, n)
-        self._buffer = peer.buffer
+        self._peer = peer
         self.fixed_bytes = self.grid.record.fixed_bytes
         self.copy = self.grid.record.layout.copy
         self._n = n
@@ -127,8 +133,27 @@ class ObsStream:
         return reader.offset >> GRAIN_BITS
 
     def obs(self, row: int) -> Any:
-        """The observations in that row, a copy."""
-        return self.copy(self.grid.obs.pick(row))
+        """The observations in that row, which is the current record's; a copy.
+
+        Raises:
+            PeerError: what has no fixed size in it is malformed.
+        """
+        if not self.grid.record.layout.variable:
+            return self.copy(self.grid.obs.pick(row))
+        return self._open(row)[0]
+
+    def _open(self, row: int) -> tuple[Any, bytes | memoryview]:
+        """A copy of the observations in the current record, at `row`, and its extras."""
+        grid, reader = self.grid, self.reader
+        views = grid.obs.pick(row)
+        try:
+            tail = overflow.tail(
+                self._peer, reader.flags, reader.offset, reader.nbytes, self.fixed_bytes
+            )
+            extras = grid.record.open_tail(views, tail)
+            return self.copy(views), extras
+        except PeerError as error:
+            raise peers_fault(Role.ENV, error) from None
 
     def transition(
         self, row: int, obs: Any, action: Any, reward: NDArray[np.float64] | None
@@ -145,13 +170,17 @@ class ObsStream:
         """
         grid = self.grid
         env_reward = grid.reward[row].copy()
-        next_obs = self.obs(row)
         if self.reader.nbytes == self.fixed_bytes:
+            next_obs = self.obs(row)
             infos: list[dict[str, Any]] = [{} for _ in range(self._n)]
         else:
-            finals, infos = self._extras()
+            next_obs, extras = self._open(row)
+            try:
+                finals, infos = grid.record.decode_extras(extras)
+            except (PeerError, ValueCodecError) as error:
+                raise peers_fault(Role.ENV, error) from None
             for i, final in finals.items():
-                grid.record.layout.write(next_obs, i, final)
+                next_obs = grid.record.layout.patched(next_obs, i, final)
         flags = grid.flags[row]
         if flags.tobytes() == self._no_flags:
             terminated, truncated = np.zeros(self._n, np.bool_), np.zeros(self._n, np.bool_)
@@ -170,22 +199,26 @@ class ObsStream:
             infos=infos,
         )
 
-    def _extras(self) -> tuple[dict[int, Any], list[dict[str, Any]]]:
-        reader = self.reader
-        start, end = reader.offset + self.fixed_bytes, reader.offset + reader.nbytes
-        try:
-            return self.grid.record.decode_extras(self._buffer[start:end])
-        except (PeerError, ValueCodecError) as error:
-            raise peers_fault(Role.ENV, error) from None
-
 
 class ActionStream:
-    """One agent's policy ring as a reader sees it."""
+    """One agent's policy ring as a reader sees it.
+
+    Attributes:
+        read: `read(views, i)` is the action for environment i; PeerError where it is malformed.
+    """
 
     def __init__(self, reader: Reader, peer: Peer, space: Space[Any], n: int) -> None:
         self.reader = reader
         self.layout = Layout(space, n, "action")
         self.grid = Grid(peer, self.layout.views(peer.buffer, HEAD_BYTES))
+        self._peer = peer
+        self.read = self._read if self.layout.variable else self.layout.read
+
+    def _read(self, views: Any, i: int) -> Any:
+        try:
+            return self.layout.read(views, i)
+        except PeerError as error:
+            raise peers_fault(Role.POLICY, error) from None
 
     def check(self, seq: int) -> int:
         """Check the current record; return its row.
@@ -193,12 +226,36 @@ class ActionStream:
         Raises:
             PeerError: it is not action `seq`.
         """
-        check_header(self.reader, Role.POLICY, KIND_ACTION, seq, self.layout.nbytes)
+        fixed = self.layout.nbytes
+        longer = bool(self.layout.variable)
+        check_header(self.reader, Role.POLICY, KIND_ACTION, seq, fixed, longer=longer)
         return self.reader.offset >> GRAIN_BITS
 
-    def action(self, row: int) -> Any:
-        """The actions in that row, a copy."""
-        return self.layout.copy(self.grid.pick(row))
+    def views(self, seq: int) -> Any:
+        """The tree of views of the current record, which must be action `seq`.
+
+        Raises:
+            PeerError: it isn't, or what has no fixed size in it is malformed.
+        """
+        views = self.grid.pick(self.check(seq))
+        layout, reader = self.layout, self.reader
+        if layout.variable:
+            try:
+                tail = overflow.tail(
+                    self._peer, reader.flags, reader.offset, reader.nbytes, layout.nbytes
+                )
+                layout.unpack(views, tail)
+            except PeerError as error:
+                raise peers_fault(Role.POLICY, error) from None
+        return views
+
+    def action(self, seq: int) -> Any:
+        """Action `seq`, which must be the current record; a copy. Raises what `views` does."""
+        views = self.views(seq)
+        try:
+            return self.layout.copy(views)
+        except PeerError as error:
+            raise peers_fault(Role.POLICY, error) from None
 
 
 class RewardStream:
@@ -219,13 +276,16 @@ class RewardStream:
         return self._record.views(self._buffer, self.reader.offset).copy()
 
 
-def check_header(reader: Reader, role: Role, kind: int, seq: int, nbytes: int) -> None:
-    """Check the current record's header against what is due.
+def check_header(
+    reader: Reader, role: Role, kind: int, seq: int, nbytes: int, *, longer: bool = False
+) -> None:
+    """Check the current record's header against what is due; it may be `longer`, or not.
 
     Raises:
         PeerError: another sequence number, kind or size; the ring's writer is named.
     """
-    if reader.seq != seq or reader.kind != kind or reader.nbytes != nbytes:
+    fits = reader.nbytes >= nbytes if longer else reader.nbytes == nbytes
+    if reader.seq != seq or reader.kind != kind or not fits:
         raise peers_fault(
             role,
             f"seq {reader.seq}, kind {reader.kind}, {reader.nbytes} bytes, where seq {seq},"

@@ -23,7 +23,8 @@ from dsec.recording.arrays import Agent, Episode, Source, Transitions, episodes,
 from dsec.runners import columns, convert
 from dsec.runners.columns import Rows
 from dsec.runners.journal import FILE_NAME, JournalReader
-from dsec.runners.parquet import AgentPart, TableReader
+from dsec.runners.schema import AgentPart
+from dsec.runners.tables import TableReader
 
 __all__ = ["Agent", "Episode", "Recording", "Transitions"]
 

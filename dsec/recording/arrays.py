@@ -93,7 +93,8 @@ class Transitions:
     Attributes:
         seq: int64 (T,), consecutive.
         episode, step: number of the episode, and of the step in it, both from 0.
-        obs, action: array, or dict or tuple of arrays, as the space has it.
+        obs, action: array, or dict or tuple of arrays, as the space has it. A Text, Sequence,
+            Graph or OneOf is an array of objects, one value for each (row, environment).
         reward: what the agent's reward computed; float64.
         env_reward: what the environment returned; float64.
         terminated, truncated: bool.

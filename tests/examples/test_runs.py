@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dsec.config import load
+from dsec.recording import Recording
 from tests.crash import runs
 from tests.watchdog import ROOT
 
@@ -34,6 +36,33 @@ def test_a_custom_environment_runs(tmp_path: Path) -> None:
     assert finished.code == 0, finished.stderr
     assert finished.summary["steps"] == 6000
     assert finished.summary["metrics"]["courier-000"]["total_task"] > 10
+
+
+@pytest.mark.slow
+def test_frames_run_and_are_recorded(tmp_path: Path) -> None:
+    finished = runs.run(ROOT / "examples/image.yaml", tmp_path, "--steps", "2000")
+    assert finished.code == 0, finished.stderr
+    assert finished.summary["steps"] == 2000
+    with Recording.open(finished.run_dir) as recording:
+        data = recording.transitions("catch-000", env=0)
+    assert (data.obs.dtype, data.obs.shape[1:]) == (np.uint8, (64, 64, 3))
+    ends = {row for row, end in enumerate(data.end) if end}
+    moved = [(data.obs[i] != data.obs[i + 1]).any() for i in range(len(data) - 1) if i not in ends]
+    assert all(moved), "each frame is its own"
+
+
+@pytest.mark.slow
+def test_texts_of_any_length_run_and_are_recorded(tmp_path: Path) -> None:
+    finished = runs.run(ROOT / "examples/vision_language.yaml", tmp_path, "--steps", "4000")
+    assert finished.code == 0, finished.stderr
+    assert finished.summary["steps"] == 4000
+    assert finished.summary["mean_return"] > 5.5, "all six blocks, nearly always"
+    assert finished.summary["metrics"]["reader-000"]["words"] > 4000
+    with Recording.open(finished.run_dir) as recording:
+        data = recording.transitions("reader-001", env=2)
+    lengths = [len(text) for text in data.obs["instruction"]]
+    assert min(lengths) > 0 and len(set(lengths)) > 10
+    assert "" in [final["instruction"] for final in data.final_obs.values()]
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 from gymnasium import spaces as gs
+from gymnasium.vector.utils import concatenate, create_empty_array
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -89,6 +90,33 @@ leaf_spaces: st.SearchStrategy[Space[Any]] = (
 any_space: st.SearchStrategy[Space[Any]] = st.recursive(leaf_spaces, _composite, max_leaves=6)
 
 
+texts = st.builds(
+    gs.Text,
+    st.integers(0, 40),
+    min_length=st.just(0),
+    charset=st.sampled_from(["ab", "\u00e9\u4e2d "]),
+)
+graphs = st.builds(
+    gs.Graph,
+    boxes() | st.builds(gs.Discrete, st.integers(1, 9)),
+    st.none() | boxes() | st.builds(gs.Discrete, st.integers(1, 9)),
+)
+
+
+def _variable(parts: st.SearchStrategy[Space[Any]]) -> st.SearchStrategy[Space[Any]]:
+    return (
+        _composite(parts)
+        | st.builds(gs.Sequence, parts, stack=st.booleans())
+        | st.lists(parts, min_size=1, max_size=3).map(gs.OneOf)
+    )
+
+
+varied_space: st.SearchStrategy[Space[Any]] = st.recursive(
+    leaf_spaces | texts | graphs, _variable, max_leaves=6
+)
+"""As `any_space`, with those that have no fixed size."""
+
+
 def order(space: Space[Any]) -> Any:
     """The keys of nested Dict spaces, in order; `==` of spaces doesn't look at it."""
     if isinstance(space, gs.Dict):
@@ -102,6 +130,9 @@ def same(a: Any, b: Any, *, ordered: bool = True) -> bool:
     """Equal in value, type, dtype and shape, down to the bits of NaN and the order of keys."""
     if type(a) is not type(b):
         return False
+    if isinstance(a, np.ndarray) and a.dtype == object:
+        pairs = zip(a.reshape(-1), b.reshape(-1), strict=True)
+        return a.shape == b.shape and all(same(x, y) for x, y in pairs)
     if isinstance(a, np.ndarray):
         return bool(a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())
     if isinstance(a, np.generic):
@@ -131,6 +162,24 @@ def _sample(space: Space[Any], rng: np.random.Generator) -> Any:
         return {key: _sample(sub, rng) for key, sub in space.spaces.items()}
     if isinstance(space, gs.Tuple):
         return tuple(_sample(sub, rng) for sub in space.spaces)
+    if isinstance(space, gs.Text):
+        picked = rng.integers(
+            len(space.character_list), size=int(rng.integers(space.max_length + 1))
+        )
+        return "".join(space.character_list[int(i)] for i in picked)
+    if isinstance(space, gs.Sequence):
+        items = tuple(_sample(space.feature_space, rng) for _ in range(int(rng.integers(4))))
+        return _batched(space.feature_space, items) if space.stack else items
+    if isinstance(space, gs.Graph):
+        count = int(rng.integers(3))
+        nodes = _batched(space.node_space, [_sample(space.node_space, rng) for _ in range(3)])
+        if space.edge_space is None or not count:
+            return gs.GraphInstance(nodes, None, None)
+        edges = _batched(space.edge_space, [_sample(space.edge_space, rng) for _ in range(count)])
+        return gs.GraphInstance(nodes, edges, rng.integers(0, 3, (count, 2)))
+    if isinstance(space, gs.OneOf):
+        index = rng.integers(len(space.spaces))
+        return (index, _sample(space.spaces[index], rng))
     if isinstance(space, gs.Discrete):
         return space.dtype.type(int(space.start) + int(rng.integers(min(int(space.n), 1000))))
     assert space.dtype is not None and space.shape is not None
@@ -142,6 +191,19 @@ def _sample(space: Space[Any], rng: np.random.Generator) -> Any:
     else:
         flat = np.frombuffer(rng.bytes(size * space.dtype.itemsize), space.dtype)
     return flat.reshape(space.shape).copy()
+
+
+def _batched(space: Space[Any], items: Any) -> Any:
+    return (
+        concatenate(space, items, create_empty_array(space, len(items)))
+        if items
+        else _nothing(space)
+    )
+
+
+def _nothing(space: Space[Any]) -> Any:
+    """A stack of no values, which concatenate() can't make."""
+    return create_empty_array(space, 0)
 
 
 def _untitled(dtype: np.dtype[Any]) -> bool:

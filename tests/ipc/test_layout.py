@@ -150,8 +150,8 @@ def test_paths_of_leaves_name_the_space() -> None:
         'observation["a"][1]',
         'observation["b"]',
     ]
-    with pytest.raises(LayoutError, match=r'value\["x"\]: a Text space'):
-        Layout(gs.Dict({"x": gs.Text(3)}), 1)
+    with pytest.raises(LayoutError, match=r'value\["x"\]: a Space space'):
+        Layout(gs.Dict({"x": Space()}), 1)
 
 
 def test_limits_are_told_when_the_layout_is_made() -> None:

@@ -9,6 +9,7 @@ import resource
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -23,7 +24,9 @@ def test_create_reserves_and_seals() -> None:
     made = segment.create("sealed", Role.ENV, 8192, epoch=7)
     try:
         info = os.fstat(made.fd)
-        assert (made.size, info.st_size) == (4096 + 8192, 4096 + 8192)
+        assert made.size == 4096 + 8192
+        assert info.st_size == made.size + segment.OVERFLOW_BYTES, "which takes no memory"
+        assert info.st_blocks * 512 < made.size + 4096
         assert info.st_blocks * 512 >= made.size, "the memory is there, not only promised"
         assert fcntl.fcntl(made.fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
         for resize in (1, 1 << 20):
@@ -193,3 +196,13 @@ def test_no_numpy_in_what_the_kernel_imports() -> None:
 def test_no_event_loop_in_what_every_runner_imports() -> None:
     code = "import sys, dsec.runners.zygote; assert not {'asyncio', 'ssl'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("name", ["n" * 400, "\u4e2d" * 200, "\U0001f916" * 100, "a\0b", "\ud800"])
+def test_a_name_of_any_length_and_script_makes_a_segment(name: str) -> None:
+    made = segment.create(name, Role.REWARD, 4096, epoch=1)
+    try:
+        target = str(Path(f"/proc/self/fd/{made.fd}").readlink())
+        assert target.startswith("/memfd:") and len(target.encode()) <= 249 + 7 + len(" (deleted)")
+    finally:
+        made.close()

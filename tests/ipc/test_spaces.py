@@ -52,7 +52,7 @@ def test_round_trip_is_exact(observation: Space[Any], action: Space[Any]) -> Non
         assert strategies.order(before) == strategies.order(after)
 
 
-@given(strategies.any_space, st.data())
+@given(strategies.varied_space, st.data())
 def test_damaged_bytes_raise_peer_error_or_decode(space: Space[Any], data: st.DataObject) -> None:
     whole = encode_spaces(space, DISCRETE)
     try:
@@ -102,22 +102,38 @@ def test_unsorted_keys_and_sort_keys_survive() -> None:
     assert getattr(back, "sort_keys", True) == getattr(space, "sort_keys", True)
 
 
-@pytest.mark.parametrize(
-    "space",
-    [
-        gs.Text(5),
-        gs.Sequence(gs.Discrete(2)),
-        gs.Graph(gs.Discrete(2), None),
-        gs.OneOf([gs.Discrete(2), gs.Discrete(3)]),
-    ],
-)
-def test_spaces_without_a_fixed_size_are_named_with_their_path(space: Space[Any]) -> None:
-    nested = gs.Dict({"a": gs.Tuple([DISCRETE, space])})
-    kind = type(space).__name__
-    with pytest.raises(LayoutError, match=rf'observation\["a"\]\[1\]: a {kind} space'):
+class Custom(gs.Space[Any]):
+    """A space that only its author knows."""
+
+
+def test_a_space_of_ones_own_is_named_with_its_path() -> None:
+    nested = gs.Dict({"a": gs.Tuple([DISCRETE, Custom()])})
+    with pytest.raises(LayoutError, match=r'observation\["a"\]\[1\]: a Custom space'):
         encode_spaces(nested, DISCRETE)
-    with pytest.raises(LayoutError, match=rf'action\["a"\]\[1\]: a {kind} space'):
-        encode_spaces(DISCRETE, nested)
+    inside = gs.Sequence(gs.OneOf([DISCRETE, Custom()]))
+    with pytest.raises(LayoutError, match=r"action\[...\]\[1\]: a Custom space"):
+        encode_spaces(DISCRETE, inside)
+
+
+def test_an_alphabet_that_is_no_unicode_is_named() -> None:
+    with pytest.raises(LayoutError, match="observation: the charset holds half a surrogate pair"):
+        encode_spaces(gs.Text(5, charset="a\ud800"), DISCRETE)
+
+
+@given(strategies.varied_space, strategies.varied_space)
+def test_what_has_no_fixed_size_round_trips(observation: Space[Any], action: Space[Any]) -> None:
+    decoded = decode_spaces(encode_spaces(observation, action))
+    assert decoded == (observation, action)
+    for before, after in zip((observation, action), decoded, strict=True):
+        assert repr(before) == repr(after)
+
+
+def test_an_alphabet_keeps_its_order_so_a_seed_gives_the_same_texts() -> None:
+    space = gs.Text(20, charset="zyxabc")
+    back, _ = decode_spaces(encode_spaces(space, DISCRETE))
+    space.seed(3)
+    back.seed(3)
+    assert [space.sample() for _ in range(5)] == [back.sample() for _ in range(5)]
 
 
 def test_a_key_that_is_no_text_is_named() -> None:

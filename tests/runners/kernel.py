@@ -41,7 +41,8 @@ from dsec.ipc.frames import (
     Wire,
 )
 from dsec.ipc.layout import EnvRecord, Layout, RewardRecord, decode_spaces
-from dsec.ipc.ring import KIND_END, Outbox, Peer, Reader
+from dsec.ipc.overflow import DESCRIPTOR, fetch
+from dsec.ipc.ring import FLAG_OVERFLOW, KIND_END, Outbox, Peer, Reader
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PATIENCE_S = 30.0
@@ -292,6 +293,7 @@ class Agent:
         self.segments: dict[Role, segment.Segment] = {}
         self.readers: dict[Role, Reader] = {}
         self.records: dict[Role, list[Record]] = {role: [] for role in ROLES}
+        self.overflows = 0
         self._mine: Outbox | None = None
         self._peers: list[Peer] = []
 
@@ -352,6 +354,9 @@ class Agent:
         reader = self.readers[role]
         reader.next(timeout_s)
         payload = bytes(reader.peer.buffer[reader.offset : reader.offset + reader.nbytes])
+        if reader.flags & FLAG_OVERFLOW:
+            self.overflows += 1
+            payload = payload[: -DESCRIPTOR.size] + fetch(reader.peer, memoryview(payload))
         record = Record(reader.seq, reader.kind, reader.flags, payload)
         reader.release()
         self.records[role].append(record)
@@ -389,18 +394,23 @@ class Agent:
         found = []
         for record in self.records[Role.ENV]:
             views = layout.views(bytearray(record.payload))
-            finals, infos = layout.decode_extras(record.payload[layout.fixed_bytes :])
+            extras = layout.open_tail(views.obs, record.payload[layout.fixed_bytes :])
+            finals, infos = layout.decode_extras(extras)
+            obs = layout.layout.copy(views.obs)
             found.append(
-                Observed(
-                    record.seq, record.flags, views.obs, views.reward, views.flags, finals, infos
-                )
+                Observed(record.seq, record.flags, obs, views.reward, views.flags, finals, infos)
             )
         return found
 
     def actions(self) -> list[Any]:
         layout = Layout(self.spaces[1], self.plan.num_envs)
-        records = (r for r in self.records[Role.POLICY] if r.kind != KIND_END)
-        return [layout.views(bytearray(record.payload)) for record in records]
+        found = []
+        for record in self.records[Role.POLICY]:
+            if record.kind != KIND_END:
+                views = layout.views(bytearray(record.payload))
+                layout.unpack(views, record.payload[layout.nbytes :])
+                found.append(layout.copy(views))
+        return found
 
     def rewards(self) -> list[Any]:
         layout = RewardRecord(self.plan.num_envs)

@@ -20,7 +20,7 @@ from dsec.recording import Episode, Recording, Transitions
 from dsec.runners import columns, parquet
 from dsec.runners.convert import convert
 from dsec.runners.journal import FILE_NAME
-from tests.ipc.strategies import any_space, same
+from tests.ipc.strategies import same, varied_space
 from tests.runners.recorders import ROOT, write_journal
 from tests.runners.scripted import ScriptedAgent, assert_recorded, leaves
 
@@ -100,8 +100,8 @@ def test_both_forms_give_what_was_published(run_dir: Path, agents: list[Scripted
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
-    obs=any_space,
-    action=any_space,
+    obs=varied_space,
+    action=varied_space,
     n=st.integers(1, 3),
     count=st.integers(0, 60),
     step=st.integers(1, 30),

@@ -19,41 +19,19 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from tests.runners.space_plans import random_space
+
 HERE = "tests.runners.worlds"
-
-
-def random_space(random: np.random.Generator, depth: int = 0) -> spaces.Space[Any]:
-    """Some space, nested up to three levels deep."""
-    kinds = 7 if depth < 3 else 5
-    match int(random.integers(kinds)) if depth else int(random.integers(5, 7)):
-        case 0:
-            dtype = random.choice([np.float32, np.float64, np.float16])
-            shape = tuple(int(n) for n in random.integers(1, 4, random.integers(1, 4)))
-            return spaces.Box(-2, 2, shape, dtype)
-        case 1:
-            dtype = random.choice([np.uint8, np.int16, np.int64])
-            return spaces.Box(0, 100, (int(random.integers(1, 5)),), dtype)
-        case 2:
-            return spaces.Discrete(int(random.integers(2, 9)), start=int(random.integers(-4, 4)))
-        case 3:
-            return spaces.MultiDiscrete(random.integers(2, 6, int(random.integers(1, 4))))
-        case 4:
-            return spaces.MultiBinary(int(random.integers(1, 6)))
-        case 5:
-            names = [f"part{i}" for i in range(int(random.integers(1, 4)))]
-            return spaces.Dict({name: random_space(random, depth + 1) for name in names})
-        case _:
-            count = int(random.integers(1, 4))
-            return spaces.Tuple([random_space(random, depth + 1) for _ in range(count)])
 
 
 class Generated(gymnasium.Env[Any, Any]):
     """Spaces drawn from `plan`; everything else from the seed of reset and from the actions."""
 
-    def __init__(self, plan: int, mean_length: float = 8.0) -> None:
+    def __init__(self, plan: int, mean_length: float = 8.0, *, variable: bool = False) -> None:
         random = np.random.default_rng(plan)
-        self.observation_space = random_space(random)
-        self.action_space = random_space(random)
+        self.observation_space = random_space(random, variable=variable)
+        self.action_space = random_space(random, variable=variable)
+        self._variable = variable
         self._source = copy.deepcopy(self.observation_space)
         self._mean_length = mean_length
         self._age = 0
@@ -69,7 +47,7 @@ class Generated(gymnasium.Env[Any, Any]):
         return self._source.sample(), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        assert self.action_space.contains(action), action
+        assert self._variable or self.action_space.contains(action), action
         self._age += 1
         draw = self.np_random.random(3)
         reward = float(draw[0]) + checksum(action)
@@ -84,6 +62,8 @@ def checksum(value: Any) -> float:
         return sum(checksum(item) for item in value.values())
     if isinstance(value, tuple):
         return sum(checksum(item) * (i + 1) for i, item in enumerate(value))
+    if value is None or isinstance(value, str):
+        return float(sum(ord(char) for char in value or ""))
     return float(np.asarray(value, np.float64).sum())
 
 
