@@ -80,9 +80,10 @@ def run(
     The run directory holds the recording, the logs of all runners, the configuration as it was
     run, and summary.json.
     """
-    from dsec import engine
 
     def main() -> int:
+        from dsec import engine
+
         stdout, stderr = standard_streams()
 
         def work() -> Outcome:
@@ -112,10 +113,10 @@ def validate(config: Path, sets: Sequence[str], as_json: bool, verbose: bool) ->
     One agent of each entry is constructed in processes of its own, then closed; nothing is stepped
     and nothing recorded.
     """
-    from dsec import engine
-    from dsec.errors import MachineError
 
     def main(scratch: Path) -> int:
+        from dsec import engine
+
         stdout, stderr = standard_streams()
 
         def work() -> Outcome:
@@ -137,6 +138,9 @@ def validate(config: Path, sets: Sequence[str], as_json: bool, verbose: bool) ->
     try:
         folder = tempfile.TemporaryDirectory(prefix="dsec-validate-", ignore_cleanup_errors=True)
     except OSError as error:
+        from dsec import engine
+        from dsec.errors import MachineError
+
         problem = MachineError(
             f"there is no place for temporary files: {error.strerror}",
             "Set TMPDIR to a folder that can be written",
@@ -187,10 +191,13 @@ def _caught(work: Any) -> Outcome:
 
 def _guarded(main: Any, as_json: bool) -> int:
     """`engine.guard`; what keeps it from beginning is an outcome, too."""
+    # Half imported, the engine couldn't say what became of the run: a signal waits for that.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     from dsec import engine
     from dsec.errors import MachineError
 
     try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return engine.guard(main)
     except MachineError as error:
         outcome = engine.Outcome(engine.Exit.MACHINE, engine.totals(None, None), error)

@@ -205,6 +205,24 @@ def test_the_first_signal_ends_the_run_in_order(tmp_path: Path, number: int) -> 
         assert len(said) == 1
 
 
+def test_an_interrupt_while_modules_are_imported_has_its_object_too(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys\n"
+        "from dsec.cli import kernel\n"
+        "class Interrupt:\n"  # as the engine is looked for, that is, in the middle of it all
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'dsec.engine':\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "sys.exit(kernel.main(sys.argv[1:]))\n"
+    )
+    command = [sys.executable, "-c", code, "run", config(tmp_path), "--json"]
+    done = watchdog.run(command, tmp_path / "streams", timeout_s=60)
+    assert done.returncode == 130
+    assert json.loads(done.stdout.splitlines()[-1]).keys() >= KEYS
+    assert "interrupted before the run began" in done.stderr
+
+
 def test_control_c_on_a_terminal_counts_once(tmp_path: Path) -> None:
     """A terminal sends SIGINT to the whole foreground group, guardian and supervisor alike."""
     out = tmp_path / "out"
