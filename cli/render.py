@@ -132,7 +132,7 @@ def _group_row(name: str, members: list[AgentReport]) -> tuple[str, str, str, st
 def death_lines(death: Death, advice: str, log: str) -> list[str]:
     """A death as a person reads it: cause first, what was last seen, what to do."""
     role = death.role.name.lower()
-    lines = [f"DEATH {death.agent} {role} (pid {death.pid}): {death.cause}"]
+    lines = [f"DEATH {death.agent} {role} (pid {death.pid}): {_indented(death.cause)}"]
 
     def item(name: str, value: str) -> None:
         if value:
@@ -199,6 +199,11 @@ def printable(text: str) -> str:
     )
 
 
+def _indented(text: str) -> str:
+    """A message that may have several lines, and whatever else user code put in it."""
+    return "\n    ".join(map(printable, text.split("\n")))
+
+
 def _mib(count: int) -> str:
     return f"{count / 2**20:,.0f} MiB"
 
@@ -208,15 +213,15 @@ def error_lines(error: DsecError) -> list[str]:
     if isinstance(error, ConfigError):
         lines = []
         for problem in error.diagnostics:
-            lines.append(str(problem).replace("\n", "\n    "))
+            lines.append(_indented(str(problem)))
             detail = problem.detail.splitlines()
             lines += [f"    {printable(text)}" for text in _stack_lines(detail) or detail]
         return lines
     if isinstance(error, MachineError):
-        lines = [f"dsec-kernel: {error.problem}"]
+        lines = [f"dsec-kernel: {_indented(error.problem)}"]
         return lines + ([f"  {error.remedy}"] if error.remedy else [])
-    lines = [f"dsec-kernel: {error}"]
-    return lines + [f"  {text}" for text in getattr(error, "detail", "").splitlines()]
+    lines = [f"dsec-kernel: {_indented(str(error))}"]
+    return lines + [f"  {printable(text)}" for text in getattr(error, "detail", "").splitlines()]
 
 
 def error_object(outcome: Outcome) -> dict[str, Any] | None:

@@ -107,6 +107,17 @@ def test_a_death_of_which_nothing_is_known_is_short() -> None:
     assert render.death_lines(death, "", "") == ["DEATH a policy (pid 7): could not be forked"]
 
 
+def test_a_message_of_user_code_can_not_steer_the_terminal() -> None:
+    wild = "raised E in step: \x1b[2J\x00 one\ntwo"
+    died = Death("a", Role.ENV, 0, 1, wild, "exception")
+    assert render.death_lines(died, "", "")[0] == (
+        "DEATH a env (pid 1): raised E in step: \\x1b[2J\\x00 one\n    two"
+    )
+    problem = Diagnostic("run", wild)
+    for error in (MachineError(wild, ""), ConfigError([problem])):
+        assert "\x1b" not in "".join(render.error_lines(error))
+
+
 @pytest.mark.guarantee("G6")
 def test_of_a_crash_the_innermost_calls_are_shown() -> None:
     native = ["dsec: fatal signal 11 at address 0x8", *(f"lib.so(+{n})" for n in range(30))]
