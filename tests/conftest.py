@@ -8,6 +8,7 @@ change's fault. No profile has a deadline: two busy cores are no bug.
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,12 @@ from tests import watchdog
 from tests.leaks import no_leaks, pytest_runtest_makereport
 
 __all__ = ["no_leaks", "pytest_runtest_makereport", "watched"]
+
+# Under nohup, or as a job in the background of a shell, these are ignored, and so they would be in
+# every program that a test starts. What such a program does then has tests of its own.
+for number in (signal.SIGHUP, signal.SIGQUIT):
+    signal.signal(number, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("dev", max_examples=50, deadline=None)
 settings.register_profile("ci", max_examples=200, deadline=None, derandomize=True)
