@@ -131,14 +131,21 @@ def check_recording(run_dir: Path) -> dict[str, int]:
         return {agent.name: agent.transitions for agent in recording.agents}
 
 
-def recorder_of(run_dir: Path, program: watchdog.Watched) -> int:
-    """Who has the journal open for writing."""
+def recorders(run_dir: Path, program: watchdog.Watched) -> list[int]:
+    """Who has the journal open: one process, or none while a dead one is being replaced."""
     journal = str((run_dir / FILE_NAME).resolve())
+    found = []
     for pid in remains(program):
         with suppress(OSError):
             if any(str(fd.readlink()) == journal for fd in Path(f"/proc/{pid}/fd").iterdir()):
-                return pid
-    raise AssertionError(f"nobody has {journal} open")
+                found.append(pid)
+    return found
+
+
+def recorder_of(run_dir: Path, program: watchdog.Watched) -> int:
+    """The recorder, awaited if it is just being replaced."""
+    program.until(lambda: bool(recorders(run_dir, program)), 30, "a recorder")
+    return recorders(run_dir, program)[0]
 
 
 def supervisor_of(program: watchdog.Watched) -> int:
