@@ -135,6 +135,36 @@ class EnvSettings(msgspec.Struct, frozen=True):
     wrappers: tuple[dict[str, Any], ...] = ()
 
 
+class FailoverSettings(msgspec.Struct, frozen=True):
+    """How a runner's state is kept for its successor.
+
+    `standby` is a level: `auto`, `state`, `fork`, `replay` or `none`. `budget` is the share of the
+    time of a step that protection may cost. `cached_steps`: on how many stale observations the
+    policy may act while the environment is away.
+    """
+
+    standby: str = "none"
+    budget: float = 0.05
+    cached_steps: int = 0
+
+
+class Protection(msgspec.Struct, frozen=True):
+    """What a runner chose, and measured, to protect its state.
+
+    `level` is `state`, `fork`, `replay` or `none`; `codec` names how the state is read, empty where
+    none is; `interval` counts records between two snapshots; times are per call. `notes` are
+    sentences for people: what is not covered (threads, files, children), or why no more was chosen.
+    """
+
+    level: str
+    codec: str = ""
+    interval: int = 0
+    step_us: float = 0.0
+    snapshot_us: float = 0.0
+    recovery_ms: float = 0.0
+    notes: tuple[str, ...] = ()
+
+
 class Start(Frame, tag="start", frozen=True):
     """First frame to a runner: what it is. The env constructs at once; the others wait for Wire.
 
@@ -156,6 +186,7 @@ class Start(Frame, tag="start", frozen=True):
     snapshot_interval: int = 50
     ring_slots: int = 1024
     limits: dict[str, int] = {}
+    failover: FailoverSettings = FailoverSettings()
 
 
 class Wire(Frame, tag="wire", frozen=True):
@@ -184,6 +215,28 @@ class Go(Frame, tag="go", frozen=True):
     """
 
     policy_learns: bool = False
+
+
+class Takeover(Frame, tag="takeover", frozen=True):
+    """Comes to a constructed spare, or to a new incarnation, instead of Wire: go on where a dead
+    runner stopped.
+
+    `wire` is what that one was wired with, under a new epoch, the descriptors beside it likewise.
+    `kept` is the index of the descriptor of what it had Kept, -1 if there is nothing. The runner
+    restores, replays, compares, and answers TakenOver; it publishes nothing before Resume.
+    `truncate` says not to try again what the dead one was doing: end the episode here (G4).
+    `cause` is what goes into the info dict of a step that is not exact.
+    """
+
+    wire: Wire
+    kept: int = -1
+    truncate: bool = False
+    cause: str = ""
+    policy_learns: bool = False
+
+
+class Resume(Frame, tag="resume", frozen=True):
+    """The predecessor is fenced: publish, and serve. Comes after TakenOver only."""
 
 
 class Drain(Frame, tag="drain", frozen=True):
@@ -217,6 +270,46 @@ class Ready(Frame, tag="ready", frozen=True):
     """Constructed, wired, spaces known: Go may come. `learns` is only ever true of a policy."""
 
     learns: bool = False
+    protection: Protection = Protection("none")
+
+
+class Kept(Frame, tag="kept", frozen=True):
+    """Beside it: the descriptor of the sealed segment in which the runner keeps its state for a
+    successor. Replaces an earlier one. The kernel holds it and never looks inside."""
+
+    size: int
+
+
+class Crashing(Frame, tag="crashing", frozen=True):
+    """Sent by the signal handler of a runner that has crashed: its exit follows."""
+
+    signal: int
+
+
+class Clone(Frame, tag="clone", frozen=True):
+    """The runner forked itself at record `seq`; the clone sleeps. Beside it: the kernel's end of
+    the clone's own control channel, on which it waits for Takeover. Replaces an earlier one, which
+    the runner has ended by itself."""
+
+    pid: int
+    seq: int
+
+
+class TakenOver(Frame, tag="taken_over", frozen=True):
+    """State restored, actions replayed; ready to publish on Resume.
+
+    `exact`: what was replayed is bit for bit what had been published. Otherwise `why` says what
+    differed, and the episode will end here (G4). `seq` is the last observation (action, reward)
+    that had been published; times in milliseconds.
+    """
+
+    exact: bool
+    level: str
+    seq: int
+    replayed: int
+    restore_ms: float
+    replay_ms: float
+    why: str = ""
 
 
 class Failed(Frame, tag="failed", frozen=True):
@@ -343,10 +436,16 @@ AnyFrame = (
     | Start
     | Wire
     | Go
+    | Takeover
+    | Resume
     | Drain
     | Hello
     | Constructed
     | Ready
+    | Kept
+    | Crashing
+    | Clone
+    | TakenOver
     | Failed
     | Done
     | RecorderStart

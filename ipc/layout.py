@@ -23,6 +23,7 @@ from dsec.ipc.spaces import decode_spaces, encode_spaces
 from dsec.ipc.tree import LEAF_ALIGN, Layout, align
 
 __all__ = [
+    "FLAG_INFRA",
     "FLAG_TERMINATED",
     "FLAG_TRUNCATED",
     "EnvRecord",
@@ -38,6 +39,8 @@ __all__ = [
 
 FLAG_TERMINATED = 1
 FLAG_TRUNCATED = 2
+FLAG_INFRA = 4
+"""No step of the environment at all: it was lost, and what it would have returned is unknown."""
 
 RECORD_ALIGN = 64
 RECORD_HEADER_BYTES = 32
