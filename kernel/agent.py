@@ -54,6 +54,7 @@ class Agent:
         self.finished: frames.Finished | None = None
         self.deaths: list[Death] = []
         self.started_at = 0.0
+        self.ready_at = 0.0  # 0.0 while something of it is not ready
         self._run = run
         self._stopped: set[Runner] = set()
         self._spaces, self._ring_bytes = b"", dict[int, int]()
@@ -113,9 +114,11 @@ class Agent:
         self.look_ready()
 
     def look_ready(self) -> None:
-        """Go on if all runners are ready, and the recorder, too."""
-        if self._all_in(RunnerState.READY) and (self.wired or self._run.recorder is None):
-            self.apply(AgentEvent.READY)
+        """Go on if all runners are ready, and the recorder, too, and it is time to."""
+        ready = self._all_in(RunnerState.READY) and not self.ready_at
+        if ready and (self.wired or self._run.recorder is None):
+            self.ready_at = self._run.now()
+            self._run.hold(self)
 
     def recorded(self, said: frames.Wired | frames.Finished) -> None:
         """The recorder has taken up, or finished, this agent's stream."""

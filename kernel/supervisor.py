@@ -11,6 +11,7 @@ import asyncio
 import os
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,7 @@ from dsec.kernel.spec import ImageSpec, RunSpec
 
 TICK_S = 0.25
 SLOT_S = 2.0  # a slow constructor counts as starting for this long, then others may start, too
+HOLD_MAX_S = 10.0  # how long an agent that is ready waits for others to start before it steps
 CLOSE_MAX_S = 10.0
 TURN_S = 0.01
 LATE_NOTE_S = 1.0
@@ -69,6 +71,8 @@ class Supervisor:
         self.went_at = 0.0  # when the first agent got its Go
         self._waiting = dict.fromkeys(self.agents, True)
         self._starting_max = tree.starting_max(len(os.sched_getaffinity(0)))
+        self._held: deque[Agent] = deque()  # ready, and waiting for others to start
+        self._starting: list[Agent] = []
         self._dropped: Recorder | None = None
         self._tick: asyncio.TimerHandle | None = None
         self.deadlines: Deadlines[Timed] = Deadlines(TICK_S)
@@ -258,21 +262,43 @@ class Supervisor:
                 self.fail("machine", f"the disk is full: {self.recorder.disk_full}")
                 self._drop_recorder()
         self.admit()
+        self._release()
 
     def admit(self) -> None:
         """Start agents whose images are warm, as long as not too many are starting."""
-        if not self._waiting:
+        if not self._waiting or (slots := self._starting_max - self._starting_now()) <= 0:
             return
-        since = self.now() - SLOT_S
-        starting = (AgentState.STARTING, AgentState.WIRING)
-        slots = self._starting_max - sum(
-            agent.state in starting and agent.started_at > since for agent in self.agents.values()
-        )
         for name in list(self._waiting):
             agent = self.agents[name]
-            if slots > 0 and all(self.zygotes[i].up for i in tree.images_of(agent.spec)):
-                slots -= self._waiting.pop(name, False)
+            if all(self.zygotes[i].up for i in tree.images_of(agent.spec)):
+                self._starting += [agent] * self._waiting.pop(name, False)
                 agent.apply(AgentEvent.ADMIT)
+                if (slots := slots - 1) <= 0:
+                    return
+
+    def _starting_now(self) -> int:
+        """How many agents are on their way to be ready, and have not been for long."""
+        since, states = self.now() - SLOT_S, (AgentState.STARTING, AgentState.WIRING)
+        self._starting = [
+            each
+            for each in self._starting
+            if each.state in states and not each.ready_at and each.started_at > since
+        ]
+        return len(self._starting)
+
+    def hold(self, agent: Agent) -> None:
+        """An agent is ready. Where so many start that they do it in waves it waits for the others,
+        for it would only take the processor from them: a thousand are quicker to start alone than
+        beside some hundred that step."""
+        self._held.append(agent)
+        self.admit()
+        self.loop.call_soon(self.guarded(self._release))
+
+    def _release(self) -> None:
+        waves = len(self.agents) > self._starting_max
+        wait_s = HOLD_MAX_S if waves and (self._waiting or self._starting_now()) else 0.0
+        while self._held and self._held[0].ready_at + wait_s <= self.now():
+            self._held.popleft().apply(AgentEvent.READY)
 
     def broken(self, zygote: spawn.Zygote, death: Death) -> None:
         """An image can't be had (any more): nobody can start who needs it."""

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,9 +27,10 @@ from dsec.ipc.ring import (
     Reader,
 )
 from dsec.ipc.segment import Segment
-from dsec.kernel import reap
+from dsec.kernel import reap, tree
 from dsec.kernel.machine import AgentState
 from dsec.kernel.report import AgentReport, RunReport
+from dsec.kernel.spec import AgentSpec
 from tests import leaks
 from tests.kernel.helpers.stage import ENDLESS, Recording, Stage, agent, states
 
@@ -46,6 +48,49 @@ def test_a_run_without_faults(tmp_path: Path) -> None:
     assert report.seconds > 0
     assert stage.hooks.states[-1][1] == "done"
     assert {state for name, state in stage.hooks.states if name == "a"} == {"running", "done"}
+
+
+# ---------------------------------------------------------------- starting in waves
+
+
+def crowd(slow: str = "", **env: Any) -> list[AgentSpec]:
+    """More agents than may start at a time; the environment of `slow` gets `env`."""
+    count = tree.starting_max(len(os.sched_getaffinity(0))) * 2
+    names = [f"a{number:02}" for number in range(count)]
+    return [agent(name, steps=20, **(env if name == slow else {})) for name in names]
+
+
+def test_agents_that_start_in_waves_step_once_all_have_started(tmp_path: Path) -> None:
+    began: list[list[AgentState]] = []
+
+    class Watching(Recording):
+        def agent(self, report: AgentReport) -> None:
+            super().agent(report)
+            if report.state == "running":
+                began.append([each.state for each in stage.supervisor.agents.values()])
+
+    stage = Stage(tmp_path, *crowd())
+    stage.hooks = Watching()
+    report = stage.run()
+    assert set(states(report).values()) == {"done"}
+    early = {AgentState.WAITING, AgentState.STARTING}
+    assert not early.intersection(began[0]), "nobody steps before everybody has started"
+
+
+@pytest.mark.guarantee("G1")
+def test_one_that_never_gets_ready_does_not_hold_the_others(tmp_path: Path) -> None:
+    async def act(stage: Stage) -> None:
+        others = [name for name in stage.supervisor.agents if name != "a03"]
+        await stage.until((tmp_path / "a03").exists, "the fault")
+        await stage.until(
+            lambda: all(stage.agent(name).state is AgentState.DONE for name in others), "the others"
+        )
+        assert stage.agent("a03").state is AgentState.STARTING
+        stage.supervisor.request_drain("enough")
+
+    agents = crowd("a03", fault="hang", at=1, phase="construct", evidence=tmp_path)
+    report = Stage(tmp_path, *agents).run(act)
+    assert report.agents["a03"].steps == 0
 
 
 # ---------------------------------------------------------------- ends
@@ -272,15 +317,16 @@ def test_many_agents_start_in_waves(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("dsec.kernel.tree.starting_max", lambda cores: 2)
     most = 0
 
-    class Counting(Recording):
-        def agent(self, report: AgentReport) -> None:
+    async def act(stage: Stage) -> None:
+        def done() -> bool:
             nonlocal most
-            starting = (AgentState.STARTING, AgentState.WIRING)
+            early = (AgentState.STARTING, AgentState.WIRING)
             agents = stage.supervisor.agents.values()
-            most = max(most, sum(each.state in starting for each in agents))
+            most = max(most, sum(each.state in early and not each.ready_at for each in agents))
+            return all(each.ended for each in agents)
 
-    stage = Stage(tmp_path, *(agent(f"a{n}", steps=10) for n in range(6)))
-    stage.hooks = Counting()
-    report = stage.run()
+        await stage.until(done, "the end of all")
+
+    report = Stage(tmp_path, *(agent(f"a{n}", steps=10) for n in range(6))).run(act)
     assert set(states(report).values()) == {"done"}
     assert 1 <= most <= 2
