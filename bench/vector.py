@@ -24,15 +24,15 @@ from numpy.typing import NDArray
 
 from bench.envs import make_frames
 from bench.measure import Result, interleave
+from dsec.hooks import Hooks
 from dsec.ipc.frames import EnvSettings, Phase, Role, Start
 from dsec.ipc.group import Lockstep, Piece
 from dsec.ipc.layout import EnvRecord, Layout, decode_spaces
 from dsec.ipc.ring import Outbox, Peer, Reader
 from dsec.ipc.segment import Segment
-from dsec.kernel.protocols import Hooks
-from dsec.kernel.report import AgentReport, Death
-from dsec.kernel.spec import AgentSpec, ImageSpec, RunnerSpec, RunSpec
 from dsec.kernel.supervisor import Supervisor
+from dsec.report import AgentReport, Death
+from dsec.spec import AgentSpec, ImageSpec, RunnerSpec, RunSpec
 
 LANES = 8
 LIMIT_S = 30.0

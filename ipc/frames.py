@@ -8,69 +8,26 @@ raise `FrameError`, whoever sent them.
 
 from __future__ import annotations
 
-import enum
 from typing import Any
 
 import msgspec
 
 from dsec.errors import FrameError
+from dsec.ipc.terms import EnvSettings as EnvSettings
+from dsec.ipc.terms import ErrorInfo as ErrorInfo
+from dsec.ipc.terms import FailoverSettings as FailoverSettings
+from dsec.ipc.terms import Phase as Phase
+from dsec.ipc.terms import Protection as Protection
+from dsec.ipc.terms import Role as Role
+from dsec.ipc.terms import SegmentRef as SegmentRef
 
 FRAME_BYTES_MAX = 128 * 1024
 RUNNER_MARK = "DSEC_RUNNER"
 """Environment variable that holds a runner's pid, so that what it started can be told for its."""
 
 
-class Role(enum.IntEnum):
-    """Who writes an outbox. The numbers are the cursor slots in every segment; never renumber."""
-
-    ENV = 0
-    POLICY = 1
-    REWARD = 2
-    RECORDER = 3
-    SML = 4
-
-
-class Phase(enum.IntEnum):
-    """What user code a runner is in, as its progress word says; IDLE has no deadline."""
-
-    IDLE = 0
-    IMPORT = 1
-    CONSTRUCT = 2
-    RESET = 3
-    STEP = 4
-    ACT = 5
-    LEARN = 6
-    REWARD = 7
-    RENDER = 8
-    CLOSE = 9
-
-
 class Frame(msgspec.Struct, tag_field="t", forbid_unknown_fields=True, frozen=True):
     """Base of all frames."""
-
-
-class ErrorInfo(msgspec.Struct, frozen=True):
-    """An exception of user code, as text: nothing that a runner wrote is ever unpickled.
-
-    `where` is the config key at fault relative to the agent (`env.id`, `policy.entry`, `env`), or
-    empty where the configuration is not to blame; `lookup` says that the named thing does not
-    exist at all (no such module, class or environment), which no retry can mend.
-    """
-
-    type: str
-    message: str
-    traceback: str = ""
-    where: str = ""
-    lookup: bool = False
-
-
-class SegmentRef(msgspec.Struct, frozen=True):
-    """One segment handed over: `fd` is the index of its descriptor beside the frame."""
-
-    role: int
-    size: int
-    epoch: int
-    fd: int
 
 
 # ---------------------------------------------------------------- kernel -> zygote and back
@@ -124,45 +81,6 @@ class ForkFailed(Frame, tag="fork_failed", frozen=True):
 
 
 # ---------------------------------------------------------------- kernel -> runner
-
-
-class EnvSettings(msgspec.Struct, frozen=True):
-    """What the env role constructs: a registered id, or `entry` as `module:callable`."""
-
-    id: str = ""
-    entry: str = ""
-    kwargs: dict[str, Any] = {}
-    wrappers: tuple[dict[str, Any], ...] = ()
-
-
-class FailoverSettings(msgspec.Struct, frozen=True):
-    """How a runner's state is kept for its successor.
-
-    `standby` is a level: `auto`, `state`, `fork`, `replay` or `none`. `budget` is the share of the
-    time of a step that protection may cost. `cached_steps`: on how many stale observations the
-    policy may act while the environment is away.
-    """
-
-    standby: str = "none"
-    budget: float = 0.05
-    cached_steps: int = 0
-
-
-class Protection(msgspec.Struct, frozen=True):
-    """What a runner chose, and measured, to protect its state.
-
-    `level` is `state`, `fork`, `replay` or `none`; `codec` names how the state is read, empty where
-    none is; `interval` counts records between two snapshots; times are per call. `notes` are
-    sentences for people: what is not covered (threads, files, children), or why no more was chosen.
-    """
-
-    level: str
-    codec: str = ""
-    interval: int = 0
-    step_us: float = 0.0
-    snapshot_us: float = 0.0
-    recovery_ms: float = 0.0
-    notes: tuple[str, ...] = ()
 
 
 class Start(Frame, tag="start", frozen=True):
@@ -300,7 +218,8 @@ class TakenOver(Frame, tag="taken_over", frozen=True):
 
     `exact`: what was replayed is bit for bit what had been published. Otherwise `why` says what
     differed, and the episode will end here (G4). `seq` is the last observation (action, reward)
-    that had been published; times in milliseconds.
+    that had been published, `action_last` in words the last action that it had; times in
+    milliseconds.
     """
 
     exact: bool
@@ -310,6 +229,7 @@ class TakenOver(Frame, tag="taken_over", frozen=True):
     restore_ms: float
     replay_ms: float
     why: str = ""
+    action_last: str = ""
 
 
 class Failed(Frame, tag="failed", frozen=True):

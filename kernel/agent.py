@@ -8,26 +8,26 @@ was started again can have them again.
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dsec.errors import FrameError, LocalError, MachineError
+from dsec.failover.detect import Idle, Overdue, Stillness
 from dsec.ipc import frames, segment
 from dsec.ipc.frames import AnyFrame, Phase, Role
 from dsec.ipc.logs import file_name
 from dsec.kernel import tree
 from dsec.kernel.machine import AGENT, AgentEvent, AgentState, RunnerEvent, RunnerState
-from dsec.kernel.readiness import Idle, Overdue
 from dsec.kernel.reap import read_stat
-from dsec.kernel.report import AgentReport, Death
 from dsec.kernel.runner import Runner
-from dsec.kernel.spec import AgentSpec
+from dsec.report import AgentReport, Death
+from dsec.spec import AgentSpec
 
 if TYPE_CHECKING:
     from dsec.kernel.supervisor import Supervisor
 
 CATCH_UP_S = 1.0  # what a reward runner has to answer what was published before a fault
-PEER_ENDED_S = 60.0  # how long a runner may idle after the first of its peers has ended
 _SAID = {
     AgentState.RUNNING: "running",
     AgentState.DONE: "done",
@@ -56,7 +56,7 @@ class Agent:
         self.started_at = 0.0
         self.ready_at = 0.0  # 0.0 while something of it is not ready
         self._run = run
-        self._stopped: set[Runner] = set()
+        self._still: dict[Role, Stillness] = defaultdict(Stillness)
         self._spaces, self._ring_bytes = b"", dict[int, int]()
         self._policy_learns = False
 
@@ -149,23 +149,13 @@ class Agent:
         return False
 
     def idle(self, runner: Runner, idle: Idle) -> None:
-        """Find out why a runner is idle for longer than any of its phases may last.
-
-        Waiting has no deadline, for its peers have theirs. But a runner that is stopped (SIGSTOP)
-        while idle is in no phase that could be late, and stops its agent. So the process state is
-        sampled where nothing moves: T, seen twice and a look apart, counts as a hang. And one
-        that still waits long after a peer has ended waits for nothing, unless it is the recorder
-        that holds it back.
-        """
-        stopped = read_stat(runner.pid).state == "T"
-        if stopped and runner in self._stopped:
-            runner.hang(f"stopped (SIGSTOP) while idle for {idle.elapsed_s:.1f} s")
-        self._stopped = {*self._stopped, runner} if stopped else self._stopped - {runner}
+        """Find out why a runner is idle for longer than any of its phases may last."""
         ended = any(r.state in (RunnerState.CLOSING, RunnerState.GONE) for r in self._all())
         recorder = self._run.recorder
         served = recorder is None or (recorder.up and not recorder.disk_full)
-        if ended and served and idle.elapsed_s > PEER_ENDED_S:
-            runner.hang(f"idle for {idle.elapsed_s:.1f} s after a peer had ended")
+        state = read_stat(runner.pid).state
+        if why := self._still[runner.role].judge(state, idle, ended=ended and served):
+            runner.hang(why)
 
     def _all(self) -> list[Runner]:
         return list(self.runners.values())

@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Callable
 
 from dsec.kernel.reap import PR_SET_PDEATHSIG, descendants_of, kill, prctl, set_subreaper
-from dsec.kernel.report import signal_name
+from dsec.report import signal_name
 
 SERVERS_DRAIN_S = 1.0  # what servers have after the supervisor's death
 KILL_MAX_S = 10.0

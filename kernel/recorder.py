@@ -3,10 +3,9 @@
 One that dies is started again and gets the segments of all agents that it hasn't finished: its
 cursors are in its outboxes, so it goes on where it was.
 
-While it owes an answer (Wired, Finished, RecorderDone), or is stopped, it may be silent for
-SILENCE_MAX_S; using the CPU or waiting for a disk is a sign of life, so that a long conversion is
-no hang, and FINISH_MAX_S bounds even that. A full disk stops the clock: the recorder itself says
-when that has lasted too long.
+While it owes an answer (Wired, Finished, RecorderDone), it may be without a sign of life for
+SILENCE_MAX_S, and FINISH_MAX_S bounds even a lively end. A full disk stops the clock: the recorder
+itself says when that has lasted too long.
 """
 
 from __future__ import annotations
@@ -14,13 +13,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from dsec.failover.detect import Pulse
 from dsec.ipc import frames
 from dsec.ipc.frames import AnyFrame, Phase, Role
 from dsec.kernel.machine import RunnerState
 from dsec.kernel.reap import read_stat
-from dsec.kernel.report import Death
 from dsec.kernel.runner import Runner
 from dsec.kernel.spawn import Server
+from dsec.report import Death
 
 if TYPE_CHECKING:
     from dsec.kernel.agent import Agent
@@ -43,7 +43,7 @@ class Recorder(Server):
         self.disk_full, self.finishing = "", False
         self._finish_at = 0.0
         self._heard = 0
-        self._sign = (0, 0)
+        self._pulse = Pulse()
 
     def make(self, epoch: int) -> Runner:
         """One incarnation, with what it gets first."""
@@ -140,11 +140,10 @@ class Recorder(Server):
         if not self.up or runner is None or runner.state is not RunnerState.RUNNING:
             return
         stat = read_stat(runner.pid)
-        before, self._sign = self._sign, (stat.cpu_ticks, self._heard)
         agents = self.run.agents.values()
         owes = any(each.settling or (each.segments and not each.wired) for each in agents)
-        owes = owes or self.finishing or stat.state == "T"
-        if not owes or self.disk_full or before != self._sign or stat.state == "D":
+        owes = owes or self.finishing
+        if self._pulse.beats(stat.state, stat.cpu_ticks, self._heard, owes=owes) or self.disk_full:
             self.run.arm(runner, Phase.IDLE, SILENCE_MAX_S)
         late = self.run.deadlines.lateness.after(self._finish_at)
         if self.finishing and now - self._finish_at - late > FINISH_MAX_S:

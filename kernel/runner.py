@@ -14,13 +14,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dsec.errors import PeerError
+from dsec.failover.detect import Idle, Overdue, Word
+from dsec.failover.diagnose import Evidence, Verdict, diagnose, hung
 from dsec.ipc import async_channel, channel, frames, segment
 from dsec.ipc.frames import AnyFrame, Phase, Role
 from dsec.ipc.logs import file_name
 from dsec.kernel.machine import RUNNER, RunnerEvent, RunnerState
-from dsec.kernel.readiness import Idle, Overdue, Word
 from dsec.kernel.reap import Exit
-from dsec.kernel.report import Death, how_it_ended, in_phase
+from dsec.report import Death
 
 if TYPE_CHECKING:
     from dsec.kernel.agent import Agent
@@ -84,8 +85,8 @@ class Runner:
         self._order: tuple[AnyFrame | None, Sequence[int]] = (None, ())
         self._exit: Exit | None = None
         self._word: segment.ProgressWord | None = None
-        self._verdict: tuple[str, str] | None = None  # kind and cause, where we know better
-        self._phase, self._late_phase = building, Phase.IDLE
+        self._verdict: Verdict | None = None  # where we know better
+        self._phase = building
         self._stderr_from = 0
 
     def apply(self, event: RunnerEvent) -> None:
@@ -138,8 +139,7 @@ class Runner:
 
     def hang(self, cause: str, kind: str = "hang") -> None:
         """Somebody found that it hangs, or lives against the rules: end it."""
-        self._verdict = self._verdict or (kind, f"{cause}, killed")
-        self.apply(RunnerEvent.OVERDUE)
+        self._overdue(Verdict(kind, f"{cause}, killed"))
 
     def forked(self, pid: int, message: str) -> None:
         """The zygote's answer: its pid, or 0 and why there is none. Its own Hello may be faster."""
@@ -149,7 +149,7 @@ class Runner:
             self.pid = pid
             self.apply(RunnerEvent.FORKED)
         else:
-            self._verdict = ("spawn", message)
+            self._verdict = Verdict("spawn", message)
             self.apply(RunnerEvent.FORK_FAILED)
 
     def word(self) -> Word:
@@ -180,9 +180,11 @@ class Runner:
         elif self.state is not RunnerState.CLOSING and self.channel and self.channel.closed:
             self.hang("closed its control channel and lived on", "protocol")
         else:
-            spent = f"for {verdict.elapsed_s:.1f} s (deadline {verdict.limit_s:g} s)"
-            self._late_phase = verdict.phase
-            self.hang(f"hung {in_phase(verdict.phase)} {spent}")
+            self._overdue(hung(*verdict))
+
+    def _overdue(self, verdict: Verdict) -> None:
+        self._verdict = self._verdict or verdict
+        self.apply(RunnerEvent.OVERDUE)
 
     def _on_frame(self, frame: AnyFrame, fds: list[int]) -> None:
         close_all(fds)  # nobody sends us any
@@ -201,7 +203,7 @@ class Runner:
             self.apply(event)
 
     def _violate(self, what: str) -> None:
-        self._verdict = self._verdict or ("protocol", f"broke the protocol: {what}, killed")
+        self._verdict = self._verdict or Verdict("protocol", f"broke the protocol: {what}, killed")
         self.apply(RunnerEvent.VIOLATION)
 
     def _on_close(self, reason: PeerError | None) -> None:
@@ -276,39 +278,18 @@ class Runner:
             self._run.reaper.watch(self.pid, self._run.guarded(self._on_exit))
             self._arm(self._building, CONSTRUCT_DEFAULT_S)
         except OSError as error:
-            self._verdict = ("spawn", f"could not be watched: {error}")
+            self._verdict = Verdict("spawn", f"could not be watched: {error}")
             self._exit = Exit(0, 255)
             self._ended()
 
     def _death(self) -> Death:
-        end, verdict = self._exit or Exit(0, -1), self._verdict
-        phase, seq, address, error = self._phase, -1, "", None
+        end, word, crash = self._exit or Exit(0, -1), None, None
         if self._word is not None:
-            told = self.word()
-            phase, seq = (told.phase or phase), told.seq
+            word = self.word()
         if self.outbox is not None and self.outbox.fd >= 0:
             crash = segment.read_crash(self.outbox.fd)
-            if crash is not None:
-                phase, seq = (crash.phase or phase), crash.seq
-                address = f"{crash.address:#x}" if crash.code > 0 else ""  # else it was sent
-        failed, broken = self.said.get(frames.Failed), self.said.get(frames.ImportFailed)
-        kind = "signal" if end.signal else "exit"
-        cause = how_it_ended(end.signal, end.code, in_phase(phase))
-        if verdict is not None:
-            kind, cause = verdict
-            phase = self._late_phase or phase
-        elif failed is not None:
-            kind, error, seq = "exception", failed.error, failed.seq
-            phase = Phase(failed.phase) if failed.phase in set(Phase) else phase
-            cause = f"raised {error.type} {in_phase(phase)}: {error.message}".removesuffix(": ")
-        elif broken is not None:
-            kind, error = "import", broken.error
-            cause = f"import of {broken.module}: {error.message}"
+        who = (self.agent, self.role, self.epoch, self.pid, end.signal, end.code, self._phase)
         limits = self._start.limits if isinstance(self._start, frames.Start) else {}
-        # In the order of Death's fields.
-        who = (self.agent, self.role, self.epoch, self.pid)
-        how = (cause, kind, end.signal, end.code, phase, seq, "")
-        tail = self._run.logs.tail(self._stem, self._stderr_from)
         memory = (end.rss_peak_bytes, limits.get("memory_mb", 0) << 20)
-        facts = (*who, *how, *memory, address, tail, error)
-        return Death(*facts)
+        tail = self._run.logs.tail(self._stem, self._stderr_from)
+        return diagnose(Evidence(*who, self._verdict, word, crash, self.said, *memory, tail))

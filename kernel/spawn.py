@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsec.errors import MachineError
+from dsec.failover.detect import Idle
+from dsec.failover.intensity import request_restart
 from dsec.ipc import frames
 from dsec.ipc.frames import AnyFrame, Phase, Role
-from dsec.kernel.intensity import request_restart
 from dsec.kernel.machine import RunnerEvent, RunnerState
-from dsec.kernel.readiness import Idle
-from dsec.kernel.report import Death
 from dsec.kernel.runner import Runner, close_all
-from dsec.kernel.spec import ImageSpec
+from dsec.report import Death
+from dsec.spec import ImageSpec
 
 if TYPE_CHECKING:
     from dsec.kernel.supervisor import Supervisor

@@ -17,18 +17,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from dsec.errors import MachineError
+from dsec.failover.detect import Deadlines, Timed
+from dsec.failover.diagnose import blames_the_config
+from dsec.hooks import Hooks
 from dsec.ipc import frames
 from dsec.ipc.frames import ErrorInfo, Phase
 from dsec.ipc.logs import Logs
 from dsec.kernel import boot, reap, spawn, tree
 from dsec.kernel.agent import Agent
 from dsec.kernel.machine import AgentEvent, AgentState
-from dsec.kernel.protocols import Hooks, Timed
-from dsec.kernel.readiness import Deadlines
 from dsec.kernel.recorder import Recorder
-from dsec.kernel.report import Death, RunReport
 from dsec.kernel.runner import Runner
-from dsec.kernel.spec import ImageSpec, RunSpec
+from dsec.report import Death, RunReport
+from dsec.spec import ImageSpec, RunSpec
 
 TICK_S = 0.25
 SLOT_S = 2.0  # a slow constructor counts as starting for this long, then others may start, too
@@ -132,14 +133,11 @@ class Supervisor:
         self.hooks.death(death)
 
     def faulted(self, agent: Agent, death: Death) -> None:
-        """Judge whether a death is the configuration's fault: what is named doesn't exist, or
-        all agents of a group raise in their constructors. No retry mends that."""
-        error = death.error
-        if error is None or death.kind == "import":
-            return  # what an image means for the run is judged once, in `broken`
-        group = [each for each in self.agents.values() if each.report.group == agent.report.group]
-        if error.lookup or all(each.deaths and _in_building(each.deaths[0]) for each in group):
-            self.fail("config", death.cause, error, agent.report.group)
+        """An agent is at fault; and with it the run, if the configuration is to blame."""
+        group = agent.spec.group
+        alike = [each for each in self.agents.values() if each.spec.group == group]
+        if blames_the_config(death, (each.deaths[0] if each.deaths else None for each in alike)):
+            self.fail("config", death.cause, death.error, group)
 
     def fail(self, kind: str, text: str, error: ErrorInfo | None = None, group: str = "") -> None:
         """The run as a whole has failed: note why, the first time, and drain. A dry run goes on,
@@ -331,7 +329,3 @@ class Supervisor:
             if settling or not agent.settling:
                 agent.apply(event)
         self.look_over()
-
-
-def _in_building(death: Death) -> bool:
-    return death.kind == "exception" and death.phase in (Phase.IMPORT, Phase.CONSTRUCT)

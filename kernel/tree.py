@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dsec.errors import LocalError
 from dsec.ipc.frames import Role
-from dsec.kernel.spec import AgentSpec, ImageSpec, RunnerSpec, RunSpec
+from dsec.spec import AgentSpec, ImageSpec, RunnerSpec, RunSpec
 
 
 def has_recorder(spec: RunSpec) -> bool:

@@ -58,7 +58,7 @@ def test_the_sdist_holds_real_files_and_all_sources(dist: Path) -> None:
     with tarfile.open(next(dist.glob("*.tar.gz"))) as archive:
         assert not [each.name for each in archive if each.issym()], "links don't survive everywhere"
         names = {each.name.split("/", 1)[-1] for each in archive}
-    wanted = {"dsec/ipc/ring.c", "dsec/ipc/ring.h", "dsec/kernel/spec.py", "tests/conftest.py"}
+    wanted = {"dsec/ipc/ring.c", "dsec/ipc/ring.h", "dsec/kernel/tree.py", "tests/conftest.py"}
     assert wanted <= names
     assert not [name for name in names if name.endswith((".so", ".o", ".pyc"))]
 

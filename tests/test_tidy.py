@@ -235,8 +235,8 @@ def test_the_checks_pass_what_is_good() -> None:
         assert check("ipc/a.py", good) == []
     assert tidy.banned_calls("ipc/a.py", good, BANNED_CALLS) == []
     assert tidy.swallowed("ipc/a.py", good) == []
-    assert tidy.code_lines(good) == 6
-    assert tidy.code_lines('x = """a\nb"""  # c\n\n# d\n') == 2
+    assert tidy.code_lines(good) == 8
+    assert tidy.code_lines('x = """a\n\nb"""  # c\n\n# d\n') == 2
     assert tidy.sync_points({"r.c": PAIR * 2 + PAIR.replace("pairs with", "as in")}) == []
     marked = {"tests/t.py": '@pytest.mark.guarantee("G1", "G2")\ndef test_x(): ...'}
     assert tidy.proofs(marked) == {"G1": ["tests/t.py"], "G2": ["tests/t.py"]}

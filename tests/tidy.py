@@ -20,7 +20,7 @@ from pathlib import Path
 ROOMS = ("dsec", "kernel", "runners", "ipc", "failover", "sml", "cli")
 LINES_MAX = 450  # the aim is 400; this is where a file must be split
 FUNCTION_LINES_MAX = 70
-KERNEL_LINES_MAX = 1500  # of code
+KERNEL_LINES_MAX = 1500  # of code and docstrings
 LINE_LENGTH_MAX = 100
 FILE_BYTES_MAX = 300_000
 
@@ -56,17 +56,13 @@ def too_long(path: str, text: str, lines_max: int = LINES_MAX) -> list[str]:
 
 
 def code_lines(text: str) -> int:
-    """Lines with code on them: comments, docstrings and blank lines make no kernel bigger."""
+    """Lines that somebody has to read: all but blank ones and comments. Docstrings count."""
     quiet = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type not in (*quiet, tokenize.ENDMARKER):
             lines |= set(range(token.start[0], token.end[0] + 1))
-    for node in ast.walk(ast.parse(text)):
-        kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-        if isinstance(node, kinds) and ast.get_docstring(node) is not None:
-            lines -= set(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
-    return len(lines)
+    return sum(bool(text.splitlines()[number - 1].strip()) for number in lines)
 
 
 def long_functions(path: str, text: str) -> list[str]:
@@ -219,7 +215,7 @@ def sync_points(sources: Sources) -> list[str]:
 
 
 def module_name(path: str) -> str:
-    """`dsec.kernel.spec` for kernel/spec.py and `dsec.errors` for dsec/errors.py."""
+    """`dsec.kernel.tree` for kernel/tree.py and `dsec.errors` for dsec/errors.py."""
     parts = path.removesuffix(".py").removesuffix("/__init__").split("/")
     return ".".join(parts if parts[0] == "dsec" else ["dsec", *parts])
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 
 from dsec.ipc.frames import Phase, Role
-from dsec.kernel.report import EXIT_PERMANENT, Death
+from dsec.report import EXIT_PERMANENT, Death
 
 _DEADLINE_KEYS = {
     Phase.IMPORT: "construct_s",

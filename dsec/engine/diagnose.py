@@ -14,7 +14,7 @@ from dsec.config import KeyPath, Loaded
 from dsec.engine.plan import where_module
 from dsec.errors import Diagnostic
 from dsec.ipc.frames import ErrorInfo, Phase
-from dsec.kernel.report import Death, RunReport
+from dsec.report import Death, RunReport
 
 _PART = re.compile(r"\[(\d+)\]|([^.\[\]]+)")
 

@@ -16,8 +16,8 @@ from dsec.config import Agent, Config, KeyPath, Loaded, agent_names
 from dsec.errors import ConfigError, FrameError
 from dsec.ipc import frames
 from dsec.ipc.frames import EnvSettings, Phase, Role, Start
-from dsec.kernel.spec import AgentSpec, ImageSpec, RunnerSpec, RunSpec
 from dsec.seeds import agent_seed
+from dsec.spec import AgentSpec, ImageSpec, RunnerSpec, RunSpec
 
 BASE_IMAGE = "base"
 # Ours, and free of torch: every image has them, so that only what differs is imported again.

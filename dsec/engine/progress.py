@@ -10,7 +10,7 @@ from collections import Counter, deque
 from dataclasses import dataclass
 
 from dsec.engine.plan import Quota
-from dsec.kernel.report import AgentReport, RunReport
+from dsec.report import AgentReport, RunReport
 
 WINDOW_S = 5.0
 

@@ -33,12 +33,12 @@ from dsec.engine.plan import make_spec, quotas
 from dsec.engine.progress import Meter, Snapshot
 from dsec.engine.summary import Exit, details, exit_code, totals
 from dsec.errors import ConfigError, DsecError, MachineError
-from dsec.kernel.report import AgentReport, Death, RunReport
+from dsec.report import AgentReport, Death, RunReport
 from dsec.seeds import fresh_run_seed
 
 if TYPE_CHECKING:
-    from dsec.kernel.spec import RunSpec
     from dsec.kernel.supervisor import Supervisor
+    from dsec.spec import RunSpec
 
 
 class View(Protocol):
@@ -289,8 +289,8 @@ class _StopSignals:
 
 
 def _make_hooks(view: View, spec: RunSpec) -> Any:
+    from dsec.hooks import Hooks
     from dsec.ipc.logs import file_name
-    from dsec.kernel.protocols import Hooks
 
     logs = Path(spec.run_dir) / "logs"
 

@@ -10,7 +10,7 @@ import enum
 import math
 from typing import Any
 
-from dsec.kernel.report import RunReport
+from dsec.report import RunReport
 
 
 class Exit(enum.IntEnum):

@@ -7,7 +7,7 @@ from pathlib import Path
 from dsec.config import Loaded, load
 from dsec.engine.diagnose import config_problems
 from dsec.ipc.frames import ErrorInfo, Phase, Role
-from dsec.kernel.report import AgentReport, Death, RunReport
+from dsec.report import AgentReport, Death, RunReport
 
 CONFIG = """\
 run: {steps: 1000}

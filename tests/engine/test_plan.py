@@ -14,8 +14,8 @@ from dsec.config import load
 from dsec.engine.plan import BASE_IMAGE, BASE_MODULES, make_spec, quotas, where_module
 from dsec.errors import ConfigError
 from dsec.ipc.frames import Phase, Role
-from dsec.kernel.spec import RunSpec
 from dsec.seeds import agent_seed
+from dsec.spec import RunSpec
 
 CONFIG = """
 run: {name: r, steps: 103}

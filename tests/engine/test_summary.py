@@ -13,7 +13,7 @@ from dsec.engine.plan import Quota
 from dsec.engine.progress import WINDOW_S, Meter
 from dsec.engine.summary import Exit, details, exit_code, totals
 from dsec.ipc.frames import ErrorInfo, Phase, Role
-from dsec.kernel.report import AgentReport, Death, RunReport
+from dsec.report import AgentReport, Death, RunReport
 
 KEYS = [
     "agents",

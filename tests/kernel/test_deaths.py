@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dsec.ipc.frames import Phase, Role
-from dsec.kernel.report import RunReport
+from dsec.report import RunReport
 from tests.kernel.helpers.stage import ENDLESS, WORLDS, Stage, agent, states
 
 pytestmark = [pytest.mark.slow, pytest.mark.guarantee("G8")]

@@ -16,7 +16,7 @@ import pytest
 
 from dsec.ipc.frames import Role
 from dsec.kernel import recorder, spawn
-from dsec.kernel.spec import ImageSpec
+from dsec.spec import ImageSpec
 from tests.kernel.helpers.stage import BASE, ENDLESS, Stage, agent, states
 
 pytestmark = [pytest.mark.slow, pytest.mark.guarantee("G8")]

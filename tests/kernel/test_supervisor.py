@@ -29,8 +29,8 @@ from dsec.ipc.ring import (
 from dsec.ipc.segment import Segment
 from dsec.kernel import reap, tree
 from dsec.kernel.machine import AgentState
-from dsec.kernel.report import AgentReport, RunReport
-from dsec.kernel.spec import AgentSpec
+from dsec.report import AgentReport, RunReport
+from dsec.spec import AgentSpec
 from tests import leaks
 from tests.kernel.helpers.stage import ENDLESS, Recording, Stage, agent, states
 

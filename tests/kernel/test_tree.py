@@ -9,7 +9,7 @@ import pytest
 from dsec.errors import LocalError
 from dsec.ipc.frames import Role, Start
 from dsec.kernel import tree
-from dsec.kernel.spec import AgentSpec, ImageSpec, RunnerSpec, RunSpec
+from dsec.spec import AgentSpec, ImageSpec, RunnerSpec, RunSpec
 
 
 def runner(role: Role, image: str = "base", external: bool = False) -> RunnerSpec:

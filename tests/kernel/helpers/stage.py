@@ -16,14 +16,14 @@ from typing import Any
 
 import uvloop
 
+from dsec.hooks import Hooks
 from dsec.ipc.frames import EnvSettings, Phase, Role, Start
 from dsec.ipc.segment import Segment
 from dsec.kernel.agent import Agent
-from dsec.kernel.protocols import Hooks
-from dsec.kernel.report import AgentReport, Death, RunReport
 from dsec.kernel.runner import Runner
-from dsec.kernel.spec import AgentSpec, ImageSpec, RunnerSpec, RunSpec
 from dsec.kernel.supervisor import Supervisor
+from dsec.report import AgentReport, Death, RunReport
+from dsec.spec import AgentSpec, ImageSpec, RunnerSpec, RunSpec
 
 FAULTY = "tests.crash.faulty"
 WORLDS = "tests.kernel.helpers.worlds"

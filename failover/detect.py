@@ -1,4 +1,4 @@
-"""Deadlines: who owes an answer by when, and whose time is up. Pure; `now` is injected.
+"""Detection: who owes an answer by when, whose time is up, who is stopped. Pure; `now` is injected.
 
 Two sorts share one queue. An *armed* deadline runs from a control frame (construct, close) and
 ends when the answer comes. A *followed* runner tells by its progress word what user code it is in
@@ -15,12 +15,13 @@ import heapq
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from dsec.ipc.frames import Phase
 
 LATE_MIN_S = 0.05  # below this a tick counts as punctual
 LATE_EVENTS_MAX = 64
+PEER_ENDED_S = 60.0  # how long a runner may idle after the first of its peers has ended
 LOOK_MAX_S = 10.0  # the longest time between two looks at a followed runner
 
 K = TypeVar("K")
@@ -48,6 +49,13 @@ class Idle(NamedTuple):
 
     elapsed_s: float
     limit_s: float
+
+
+class Timed(Protocol):
+    """What can hold a deadline."""
+
+    def late(self, verdict: Overdue | Idle) -> None:
+        """Its time is up, or it has been idle for long."""
 
 
 class Lateness:
@@ -148,3 +156,54 @@ class Deadlines(Generic[K]):
         self._serial += 1
         self._watches[key].serial = self._serial
         heapq.heappush(self._queue, (at, self._serial, key))
+
+
+class Pulse:
+    """Signs of life of a server whose progress nobody follows, from one look to the next.
+
+    It may be silent for as long as it likes while it owes no answer. Using the CPU or waiting for
+    a disk is a sign of life, too, so that a long conversion is no hang.
+    """
+
+    def __init__(self) -> None:
+        self._sign = (0, 0)
+
+    def beats(self, state: str, cpu_ticks: int, heard: int, *, owes: bool) -> bool:
+        """Say whether its silence is to be counted anew.
+
+        Args:
+            state: of the process, as /proc names it. One that is stopped owes a sign.
+            cpu_ticks: that it has used so far.
+            heard: frames that have come from it so far.
+            owes: it has been asked for something.
+        """
+        before, self._sign = self._sign, (cpu_ticks, heard)
+        return not (owes or state == "T") or before != self._sign or state == "D"
+
+
+class Stillness:
+    """Judges who is idle for longer than any of its phases may last.
+
+    Waiting has no deadline, for its peers have theirs. But a runner that is stopped (SIGSTOP)
+    while idle is in no phase that could be late, and stops its agent. So the process state is
+    sampled where nothing moves: T, seen twice and a look apart, counts as a hang. And one that
+    still waits long after a peer has ended waits for nothing.
+    """
+
+    def __init__(self) -> None:
+        self._stopped = False
+
+    def judge(self, state: str, idle: Idle, *, ended: bool) -> str:
+        """Why it is to be ended; empty if it is not.
+
+        Args:
+            state: of the process, as /proc names it.
+            idle: for how long.
+            ended: a peer of it has ended, and nobody who lives holds it back.
+        """
+        before, self._stopped = self._stopped, state == "T"
+        if before and self._stopped:
+            return f"stopped (SIGSTOP) while idle for {idle.elapsed_s:.1f} s"
+        if ended and idle.elapsed_s > PEER_ENDED_S:
+            return f"idle for {idle.elapsed_s:.1f} s after a peer had ended"
+        return ""

@@ -24,18 +24,6 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def how_it_ended(signum: int, code: int, where: str) -> str:
-    """An end that nobody here wanted: `killed by SIGSEGV in step`, `left with exit code 3 ...`."""
-    if not signum:
-        return f"left with exit code {code} {where}"
-    return f"killed by {signal_name(signum)} {where}"
-
-
-def in_phase(phase: Phase) -> str:
-    """`in step`, or `while idle`."""
-    return f"in {phase.name.lower()}" if phase != Phase.IDLE else "while idle"
-
-
 @dataclass(frozen=True, slots=True)
 class Death:
     """Why a process ended, as far as it can be known.

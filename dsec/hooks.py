@@ -1,4 +1,4 @@
-"""What the kernel tells to whoever uses it, and what it asks of what can be late."""
+"""What the kernel tells to whoever uses it: the callbacks of a run. Types only."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any, Protocol
 
 from dsec.ipc.frames import Role
 from dsec.ipc.segment import Segment
-from dsec.kernel.readiness import Idle, Overdue
-from dsec.kernel.report import AgentReport, Death, RunReport
+from dsec.report import AgentReport, Death, RunReport
 
 
 class Hooks(Protocol):
@@ -35,10 +34,3 @@ class Hooks(Protocol):
 
     def note(self, event: str, **fields: Any) -> None:
         """Something for the log, such as a zygote's restart."""
-
-
-class Timed(Protocol):
-    """What can hold a deadline."""
-
-    def late(self, verdict: Overdue | Idle) -> None:
-        """Its time is up, or it has been idle for long."""

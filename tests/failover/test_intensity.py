@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsec.kernel.intensity import BACKOFF_FIRST_S, BACKOFF_MAX_S, request_restart
+from dsec.failover.intensity import BACKOFF_FIRST_S, BACKOFF_MAX_S, request_restart
 
 TIMES = st.lists(st.floats(0, 100, allow_nan=False), max_size=40).map(sorted)
 JITTER = st.floats(0, 1, exclude_max=True)

@@ -6,17 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsec.ipc.frames import Phase
-from dsec.kernel.readiness import (
+from dsec.failover.detect import (
     LATE_EVENTS_MAX,
     LATE_MIN_S,
     LOOK_MAX_S,
+    PEER_ENDED_S,
     Deadlines,
     Idle,
     Lateness,
     Overdue,
+    Pulse,
+    Stillness,
     Word,
 )
+from dsec.ipc.frames import Phase
 
 TICK_S = 0.25
 LIMITS = {Phase.RESET: 30.0, Phase.STEP: 10.0, Phase.CLOSE: 5.0}
@@ -244,3 +247,42 @@ def test_a_queue_finds_what_a_look_at_everything_would_find(
             case "follow":
                 watchman.deadlines.follow(key, LIMITS, now)
                 model[key] = (False, Phase.IDLE, 0.0, 0.0)
+
+
+# ---------------------------------------------------------------- servers, and who is still
+
+
+def test_a_server_that_owes_nothing_may_be_silent() -> None:
+    pulse = Pulse()
+    assert [pulse.beats("S", 5, 1, owes=False) for _ in range(3)] == [True] * 3
+
+
+def test_one_that_owes_an_answer_shows_life_by_working_or_waiting_for_a_disk() -> None:
+    pulse = Pulse()
+    assert pulse.beats("R", 5, 1, owes=True)
+    assert pulse.beats("R", 6, 1, owes=True), "it computed"
+    assert pulse.beats("S", 6, 2, owes=True), "it said something"
+    assert pulse.beats("D", 6, 2, owes=True), "it waits for a disk"
+    assert not pulse.beats("S", 6, 2, owes=True)
+
+
+def test_a_stopped_server_always_owes_a_sign() -> None:
+    pulse = Pulse()
+    pulse.beats("S", 5, 1, owes=False)
+    assert not pulse.beats("T", 5, 1, owes=False)
+
+
+def test_who_is_seen_stopped_twice_in_a_row_hangs() -> None:
+    still = Stillness()
+    idle = Idle(3.0, 1.0)
+    assert still.judge("T", idle, ended=False) == ""
+    assert still.judge("S", idle, ended=False) == ""
+    assert still.judge("T", idle, ended=False) == ""
+    assert still.judge("T", idle, ended=False) == "stopped (SIGSTOP) while idle for 3.0 s"
+
+
+def test_who_waits_long_after_a_peer_has_ended_waits_for_nothing() -> None:
+    still = Stillness()
+    assert still.judge("S", Idle(PEER_ENDED_S + 1, 1.0), ended=False) == ""
+    assert still.judge("S", Idle(PEER_ENDED_S - 1, 1.0), ended=True) == ""
+    assert "after a peer had ended" in still.judge("S", Idle(PEER_ENDED_S + 1, 1.0), ended=True)

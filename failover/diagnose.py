@@ -1,0 +1,132 @@
+"""From what a dead process left to the cause of its death, in one sentence and the facts. Pure.
+
+Who was there collects the evidence; what it means is decided here, so that each kind of end is
+told the same way wherever it is told. This file asks no system and reads no segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from dsec.failover.detect import Word
+from dsec.ipc.frames import Failed, ImportFailed, Phase, Role
+from dsec.ipc.segment import CrashRecord
+from dsec.report import Death, signal_name
+
+
+class Verdict(NamedTuple):
+    """What whoever killed a process knows better than its exit status: see `Death.kind`."""
+
+    kind: str
+    cause: str
+    phase: Phase = Phase.IDLE
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What there is of a dead process.
+
+    Attributes:
+        signum, code: its wait status: the signal, 0 if none; the exit code, -1 if a signal.
+        phase: what it was in as far as its supervisor knew.
+        verdict: why we killed it, if we did.
+        word, crash: what it wrote itself, if it had anything to write it into.
+        said: the last control frame of each kind that it sent.
+    """
+
+    agent: str
+    role: Role
+    epoch: int
+    pid: int
+    signum: int
+    code: int
+    phase: Phase
+    verdict: Verdict | None = None
+    word: Word | None = None
+    crash: CrashRecord | None = None
+    said: Mapping[type, Any] = field(default_factory=dict)
+    rss_peak_bytes: int = 0
+    memory_limit_bytes: int = 0
+    stderr_tail: str = ""
+
+
+def diagnose(found: Evidence) -> Death:
+    """The death that the evidence tells of.
+
+    A verdict of ours counts most, for the wait status then only says that we killed it; then what
+    the process said of itself; then the status.
+    """
+    phase, seq, address, error = found.phase, -1, "", None
+    if found.word is not None:
+        phase, seq = (found.word.phase or phase), found.word.seq
+    if found.crash is not None:
+        phase, seq = (found.crash.phase or phase), found.crash.seq
+        # A signal that was sent carries no address.
+        address = f"{found.crash.address:#x}" if found.crash.code > 0 else ""
+    failed, broken = found.said.get(Failed), found.said.get(ImportFailed)
+    kind = "signal" if found.signum else "exit"
+    cause = how_it_ended(found.signum, found.code, in_phase(phase))
+    if found.verdict is not None:
+        kind, cause, late = found.verdict
+        phase = late or phase
+    elif failed is not None:
+        kind, error, seq = "exception", failed.error, failed.seq
+        phase = Phase(failed.phase) if failed.phase in set(Phase) else phase
+        cause = f"raised {error.type} {in_phase(phase)}: {error.message}".removesuffix(": ")
+    elif broken is not None:
+        kind, error = "import", broken.error
+        cause = f"import of {broken.module}: {error.message}"
+    return Death(
+        agent=found.agent,
+        role=found.role,
+        epoch=found.epoch,
+        pid=found.pid,
+        cause=cause,
+        kind=kind,
+        signal=found.signum,
+        exit_code=found.code,
+        phase=phase,
+        seq_last=seq,
+        rss_peak_bytes=found.rss_peak_bytes,
+        memory_limit_bytes=found.memory_limit_bytes,
+        fault_address=address,
+        stderr_tail=found.stderr_tail,
+        error=error,
+    )
+
+
+def how_it_ended(signum: int, code: int, where: str) -> str:
+    """An end that nobody here wanted: `killed by SIGSEGV in step`, `left with exit code 3 ...`."""
+    if not signum:
+        return f"left with exit code {code} {where}"
+    return f"killed by {signal_name(signum)} {where}"
+
+
+def in_phase(phase: Phase) -> str:
+    """`in step`, or `while idle`."""
+    return f"in {phase.name.lower()}" if phase != Phase.IDLE else "while idle"
+
+
+def hung(phase: Phase, elapsed_s: float, limit_s: float) -> Verdict:
+    """The verdict on who was longer in `phase` than it may be."""
+    spent = f"for {elapsed_s:.1f} s (deadline {limit_s:g} s)"
+    return Verdict("hang", f"hung {in_phase(phase)} {spent}, killed", phase)
+
+
+def blames_the_config(death: Death, group: Iterable[Death | None]) -> bool:
+    """Whether a death is the configuration's fault, which no retry mends: what is named doesn't
+    exist, or all agents of the dead one's group raise in their constructors.
+
+    Args:
+        death: of an agent of the group.
+        group: the first death of each of its agents, None for one that lives.
+    """
+    if death.error is None or death.kind == "import":
+        return False  # what an image means for the run is judged where images are
+    return death.error.lookup or all(each is not None and _in_building(each) for each in group)
+
+
+def _in_building(death: Death) -> bool:
+    return death.kind == "exception" and death.phase in (Phase.IMPORT, Phase.CONSTRUCT)

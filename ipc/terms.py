@@ -1,0 +1,100 @@
+"""The words that control frames are made of: roles, phases, and the values that frames carry.
+
+Apart from frames.py, which hands all of them on, because a value here is no message by itself. It
+knows as little of sockets and clocks as that.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import msgspec
+
+
+class Role(enum.IntEnum):
+    """Who writes an outbox. The numbers are the cursor slots in every segment; never renumber."""
+
+    ENV = 0
+    POLICY = 1
+    REWARD = 2
+    RECORDER = 3
+    SML = 4
+
+
+class Phase(enum.IntEnum):
+    """What user code a runner is in, as its progress word says; IDLE has no deadline."""
+
+    IDLE = 0
+    IMPORT = 1
+    CONSTRUCT = 2
+    RESET = 3
+    STEP = 4
+    ACT = 5
+    LEARN = 6
+    REWARD = 7
+    RENDER = 8
+    CLOSE = 9
+
+
+class ErrorInfo(msgspec.Struct, frozen=True):
+    """An exception of user code, as text: nothing that a runner wrote is ever unpickled.
+
+    `where` is the config key at fault relative to the agent (`env.id`, `policy.entry`, `env`), or
+    empty where the configuration is not to blame; `lookup` says that the named thing does not
+    exist at all (no such module, class or environment), which no retry can mend.
+    """
+
+    type: str
+    message: str
+    traceback: str = ""
+    where: str = ""
+    lookup: bool = False
+
+
+class SegmentRef(msgspec.Struct, frozen=True):
+    """One segment handed over: `fd` is the index of its descriptor beside the frame."""
+
+    role: int
+    size: int
+    epoch: int
+    fd: int
+
+
+class EnvSettings(msgspec.Struct, frozen=True):
+    """What the env role constructs: a registered id, or `entry` as `module:callable`."""
+
+    id: str = ""
+    entry: str = ""
+    kwargs: dict[str, Any] = {}
+    wrappers: tuple[dict[str, Any], ...] = ()
+
+
+class FailoverSettings(msgspec.Struct, frozen=True):
+    """How a runner's state is kept for its successor.
+
+    `standby` is a level: `auto`, `state`, `fork`, `replay` or `none`. `budget` is the share of the
+    time of a step that protection may cost. `cached_steps`: on how many stale observations the
+    policy may act while the environment is away.
+    """
+
+    standby: str = "none"
+    budget: float = 0.05
+    cached_steps: int = 0
+
+
+class Protection(msgspec.Struct, frozen=True):
+    """What a runner chose, and measured, to protect its state.
+
+    `level` is `state`, `fork`, `replay` or `none`; `codec` names how the state is read, empty where
+    none is; `interval` counts records between two snapshots; times are per call. `notes` are
+    sentences for people: what is not covered (threads, files, children), or why no more was chosen.
+    """
+
+    level: str
+    codec: str = ""
+    interval: int = 0
+    step_us: float = 0.0
+    snapshot_us: float = 0.0
+    recovery_ms: float = 0.0
+    notes: tuple[str, ...] = ()
