@@ -17,9 +17,9 @@ from dsec.failover.detect import Idle, Overdue, Stillness
 from dsec.ipc import frames, segment
 from dsec.ipc.frames import AnyFrame, Phase, Role
 from dsec.ipc.logs import file_name
+from dsec.ipc.proc import read_stat
 from dsec.kernel import tree
 from dsec.kernel.machine import AGENT, AgentEvent, AgentState, RunnerEvent, RunnerState
-from dsec.kernel.reap import read_stat
 from dsec.kernel.runner import Runner
 from dsec.report import AgentReport, Death
 from dsec.spec import AgentSpec

@@ -18,7 +18,8 @@ import time
 import traceback
 from collections.abc import Callable
 
-from dsec.kernel.reap import PR_SET_PDEATHSIG, descendants_of, kill, prctl, set_subreaper
+from dsec.ipc.proc import descendants_of
+from dsec.kernel.reap import PR_SET_PDEATHSIG, kill, prctl, set_subreaper
 from dsec.report import signal_name
 
 SERVERS_DRAIN_S = 1.0  # what servers have after the supervisor's death

@@ -1,6 +1,6 @@
 """Children and orphans: watched by pidfd, reaped as PID 1 would, and killed to the last one.
 
-Owns every call that asks the system about processes. A watched child has a pidfd, so its end is an
+A watched child has a pidfd, so its end is an
 event, and a signal can't reach another process with the same number. What it leaves behind comes
 to us, for we are a child subreaper, and is found by looking.
 """
@@ -13,10 +13,10 @@ import ctypes
 import os
 import signal
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 from dsec.ipc.frames import RUNNER_MARK
+from dsec.ipc.proc import descendants_of, environment_of, read_stat
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 1, 36, 37
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -35,39 +35,6 @@ def set_subreaper(on: bool) -> bool:
     _libc.prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(was), 0, 0, 0)
     prctl(PR_SET_CHILD_SUBREAPER, int(on))
     return bool(was.value)
-
-
-class Stat(NamedTuple):
-    """What /proc says of a process: `state` T is stopped, Z dead and not reaped, X gone."""
-
-    state: str
-    group: int
-    cpu_ticks: int
-
-
-def read_stat(pid: int) -> Stat:
-    """Look at a process."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:  # noqa: PTH123 (a Path is slow)
-            text = file.read()
-    except OSError:
-        return Stat("X", 0, 0)
-    field = text[text.rindex(b")") + 2 :].split()
-    return Stat(field[0].decode(), int(field[2]), int(field[11]) + int(field[12]))
-
-
-def descendants_of(*pids: int, depth: int = 1 << 20) -> list[int]:
-    """The living and the dead below these processes, parents first; depth 1 is the children."""
-    found: list[int] = []
-    level = list(pids)
-    while level and depth:
-        below: list[int] = []
-        for pid in level:
-            with contextlib.suppress(OSError):
-                for task in Path(f"/proc/{pid}/task").iterdir():
-                    below += map(int, (task / "children").read_text().split())
-        found, level, depth = found + below, below, depth - 1
-    return found
 
 
 def kill(pid: int, signum: int = signal.SIGKILL) -> None:
@@ -147,7 +114,7 @@ class Reaper:
         ended, self._ended_lately = self._ended_lately, set()
         marks = {f"{RUNNER_MARK}={pid}".encode() for pid in ended}
         for pid in self._strangers() if ended else ():
-            if read_stat(pid).group in ended or marks.intersection(_environment(pid)):
+            if read_stat(pid).group in ended or marks.intersection(environment_of(pid)):
                 self._ours.add(pid)  # to be known when it is dead
                 kill(pid)
         dead: set[int] = set()
@@ -176,12 +143,10 @@ class Reaper:
             stat = read_stat(pid)
             if pid in self._watched or (stat.state in "ZX") != dead:
                 continue
-            if not self._mark or {stat.group, pid} & self._ours or self._mark in _environment(pid):
+            if (
+                not self._mark
+                or {stat.group, pid} & self._ours
+                or self._mark in environment_of(pid)
+            ):
                 found.append(pid)
         return found
-
-
-def _environment(pid: int) -> list[bytes]:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    return []

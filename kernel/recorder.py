@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from dsec.failover.detect import Pulse
 from dsec.ipc import frames
 from dsec.ipc.frames import AnyFrame, Phase, Role
+from dsec.ipc.proc import read_stat
 from dsec.kernel.machine import RunnerState
-from dsec.kernel.reap import read_stat
 from dsec.kernel.runner import Runner
 from dsec.kernel.spawn import Server
 from dsec.report import Death

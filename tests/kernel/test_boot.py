@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dsec.kernel.reap import read_stat
+from dsec.ipc.proc import read_stat
 from tests import leaks, watchdog
 
 pytestmark = pytest.mark.slow

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from dsec.ipc.proc import descendants_of, read_stat
 from dsec.kernel import reap
-from dsec.kernel.reap import Exit, Reaper, descendants_of, read_stat
+from dsec.kernel.reap import Exit, Reaper
 from tests import watchdog
 
 PAUSE = "import signal; signal.pause()"
