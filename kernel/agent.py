@@ -53,8 +53,6 @@ class Agent:
         self.wired = self.abandoned = False
         self.finished: frames.Finished | None = None
         self.deaths: list[Death] = []
-        self.started_at = 0.0
-        self.ready_at = 0.0  # 0.0 while something of it is not ready
         self._run = run
         self._still: dict[Role, Stillness] = defaultdict(Stillness)
         self._spaces, self._ring_bytes = b"", dict[int, int]()
@@ -114,11 +112,9 @@ class Agent:
         self.look_ready()
 
     def look_ready(self) -> None:
-        """Go on if all runners are ready, and the recorder, too, and it is time to."""
-        ready = self._all_in(RunnerState.READY) and not self.ready_at
-        if ready and (self.wired or self._run.recorder is None):
-            self.ready_at = self._run.now()
-            self._run.hold(self)
+        """Go on if all runners are ready, and the recorder, too."""
+        if self._all_in(RunnerState.READY) and (self.wired or self._run.recorder is None):
+            self._run.ready(self)
 
     def recorded(self, said: frames.Wired | frames.Finished) -> None:
         """The recorder has taken up, or finished, this agent's stream."""
@@ -216,7 +212,6 @@ class Agent:
 
     def _fork(self) -> None:
         run = self._run
-        self.started_at = run.now()
         for each in tree.forked(self.spec):
             start, limits = each.start, each.deadline_s
             self.runners[each.role] = Runner(run, self, self.name, each.role, start, limits)

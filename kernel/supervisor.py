@@ -11,7 +11,6 @@ import asyncio
 import os
 import time
 import uuid
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from pathlib import Path
 from dsec.errors import MachineError
 from dsec.failover.detect import Deadlines, Timed
 from dsec.failover.diagnose import blames_the_config
+from dsec.failover.waves import Waves
 from dsec.hooks import Hooks
 from dsec.ipc import frames
 from dsec.ipc.frames import ErrorInfo, Phase
@@ -32,8 +32,6 @@ from dsec.report import Death, RunReport
 from dsec.spec import ImageSpec, RunSpec
 
 TICK_S = 0.25
-SLOT_S = 2.0  # a slow constructor counts as starting for this long, then others may start, too
-HOLD_MAX_S = 10.0  # how long an agent that is ready waits for others to start before it steps
 CLOSE_MAX_S = 10.0
 TURN_S = 0.01
 LATE_NOTE_S = 1.0
@@ -70,10 +68,8 @@ class Supervisor:
         self._over, self._killed, self._alone = asyncio.Event(), False, False
         self._error: Exception | None = None
         self.went_at = 0.0  # when the first agent got its Go
-        self._waiting = dict.fromkeys(self.agents, True)
-        self._starting_max = tree.starting_max(len(os.sched_getaffinity(0)))
-        self._held: deque[Agent] = deque()  # ready, and waiting for others to start
-        self._starting: list[Agent] = []
+        starting_max = tree.starting_max(len(os.sched_getaffinity(0)))
+        self.waves: Waves[str] = Waves(self.agents, starting_max)
         self._dropped: Recorder | None = None
         self._tick: asyncio.TimerHandle | None = None
         self.deadlines: Deadlines[Timed] = Deadlines(TICK_S)
@@ -124,6 +120,8 @@ class Supervisor:
     def changed(self, agent: Agent) -> None:
         """The agent's reported state is new."""
         self.hooks.agent(agent.report)
+        if agent.ended:
+            self.waves.drop(agent.name)
         self.admit()
         self.look_over()
 
@@ -264,39 +262,21 @@ class Supervisor:
 
     def admit(self) -> None:
         """Start agents whose images are warm, as long as not too many are starting."""
-        if not self._waiting or (slots := self._starting_max - self._starting_now()) <= 0:
-            return
-        for name in list(self._waiting):
-            agent = self.agents[name]
-            if all(self.zygotes[i].up for i in tree.images_of(agent.spec)):
-                self._starting += [agent] * self._waiting.pop(name, False)
-                agent.apply(AgentEvent.ADMIT)
-                if (slots := slots - 1) <= 0:
-                    return
+        while (name := self.waves.next(self.now(), self._warm)) is not None:
+            self.agents[name].apply(AgentEvent.ADMIT)
 
-    def _starting_now(self) -> int:
-        """How many agents are on their way to be ready, and have not been for long."""
-        since, states = self.now() - SLOT_S, (AgentState.STARTING, AgentState.WIRING)
-        self._starting = [
-            each
-            for each in self._starting
-            if each.state in states and not each.ready_at and each.started_at > since
-        ]
-        return len(self._starting)
+    def _warm(self, name: str) -> bool:
+        return all(self.zygotes[i].up for i in tree.images_of(self.agents[name].spec))
 
-    def hold(self, agent: Agent) -> None:
-        """An agent is ready. Where so many start that they do it in waves it waits for the others,
-        for it would only take the processor from them: a thousand are quicker to start alone than
-        beside some hundred that step."""
-        self._held.append(agent)
+    def ready(self, agent: Agent) -> None:
+        """An agent is ready: it steps as soon as its wave lets it."""
+        self.waves.ready(agent.name, self.now())
         self.admit()
         self.loop.call_soon(self.guarded(self._release))
 
     def _release(self) -> None:
-        waves = len(self.agents) > self._starting_max
-        wait_s = HOLD_MAX_S if waves and (self._waiting or self._starting_now()) else 0.0
-        while self._held and self._held[0].ready_at + wait_s <= self.now():
-            self._held.popleft().apply(AgentEvent.READY)
+        for name in self.waves.release(self.now()):
+            self.agents[name].apply(AgentEvent.READY)
 
     def broken(self, zygote: spawn.Zygote, death: Death) -> None:
         """An image can't be had (any more): nobody can start who needs it."""
@@ -305,7 +285,7 @@ class Supervisor:
         needing = [a for a in self.agents.values() if zygote.image.name in tree.images_of(a.spec)]
         for agent in needing:
             if agent.state is AgentState.WAITING:
-                self._waiting.pop(agent.name, None)
+                self.waves.drop(agent.name)
                 role = min(r.role for r in agent.spec.runners if r.image == zygote.image.name)
                 agent.fail(replace(death, agent=agent.name, role=role, cause=cause, kind=kind))
         if not zygote.was_up:
@@ -324,7 +304,7 @@ class Supervisor:
         self._end_agents(AgentEvent.FENCE)
 
     def _end_agents(self, event: AgentEvent, settling: bool = True) -> None:
-        self._waiting.clear()
+        self.waves.waiting.clear()
         for agent in self.agents.values():
             if settling or not agent.settling:
                 agent.apply(event)

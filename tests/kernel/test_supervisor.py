@@ -309,24 +309,3 @@ def test_logs_are_cut_when_they_grow(tmp_path: Path) -> None:
 
     report = Stage(tmp_path, agent("a", steps=ENDLESS, every=1), log_bytes_max=50_000).run(act)
     assert states(report) == {"a": "done"}
-
-
-def test_many_agents_start_in_waves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More agents than slots: never more than the slots start at a time, and all are served."""
-    monkeypatch.setattr("dsec.kernel.supervisor.SLOT_S", 1000.0)
-    monkeypatch.setattr("dsec.kernel.tree.starting_max", lambda cores: 2)
-    most = 0
-
-    async def act(stage: Stage) -> None:
-        def done() -> bool:
-            nonlocal most
-            early = (AgentState.STARTING, AgentState.WIRING)
-            agents = stage.supervisor.agents.values()
-            most = max(most, sum(each.state in early and not each.ready_at for each in agents))
-            return all(each.ended for each in agents)
-
-        await stage.until(done, "the end of all")
-
-    report = Stage(tmp_path, *(agent(f"a{n}", steps=10) for n in range(6))).run(act)
-    assert set(states(report).values()) == {"done"}
-    assert 1 <= most <= 2
