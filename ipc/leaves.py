@@ -8,18 +8,27 @@ What may be written into a leaf: the shape must match; the dtype may be any that
 `same_kind`, as SyncVectorEnv's `np.stack(out=)` does (float64 into float32, int64 into int32 or
 float32, bool into anything), and Python's own ints and lists of them into any integer leaf. An
 integer that the leaf can't hold is an error here, where numpy would wrap it in silence.
+
+Values outside their space are none of a leaf's business (environments return them, and Gymnasium
+lets them), but for actions that are indices: `Bounded` refuses what would reach behind the end of
+some simulator's table.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
+from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
 from dsec.errors import LayoutError, LocalError
+
+LISTED_MAX = 32
+"""Up to so many values compare faster as Python's own numbers than as arrays."""
 
 Buffer: TypeAlias = "memoryview | bytearray | bytes | NDArray[np.uint8]"
 
@@ -109,6 +118,9 @@ class ArrayLeaf:
         except Exception as error:  # ragged lists, tensors of a GPU: whatever conversion raises
             raise self._misfit(shape, f"{type(value).__name__} ({error})") from None
         got = array.dtype
+        if got.kind == "O":
+            plain = value is None or isinstance(value, int)
+            raise self._misfit(shape, f"{value}" if plain else type(value).__name__)
         if array.shape != shape:
             raise self._misfit(shape, f"{got} {array.shape}")
         if np.can_cast(got, self._dtype, "safe"):
@@ -153,6 +165,53 @@ class ScalarLeaf(ArrayLeaf):
 
     def read(self, views: NDArray[Any], i: int) -> Any:
         return views[i]
+
+
+class Bounded:
+    """A leaf whose values are indices (Discrete, MultiDiscrete, MultiBinary): what is outside their
+    space is refused."""
+
+    __slots__ = ("_bounds", "_high", "_inner", "_low", "_path", "copy", "patched", "read", "views")
+
+    def __init__(self, inner: ArrayLeaf, leaf: Leaf, n: int, space: Space[Any]) -> None:
+        start: Any = getattr(space, "start", 0)
+        count: Any = 2
+        if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+            count = space.n if isinstance(space, spaces.Discrete) else space.nvec
+        batch = (n, *leaf.shape)
+        self._inner, self._path = inner, leaf.path
+        self._bounds = start, start + count - 1
+        self._low: list[int] = np.broadcast_to(start, batch).ravel().tolist()
+        self._high: list[int] = np.broadcast_to(start + count - 1, batch).ravel().tolist()
+        self.views, self.read, self.copy = inner.views, inner.read, inner.copy
+        self.patched = inner.patched
+
+    def write(self, views: NDArray[Any], i: int, value: Any) -> None:
+        self._inner.write(views, i, value)
+        self._check(views[i : i + 1])
+
+    def write_batch(self, views: NDArray[Any], values: Any) -> None:
+        self._inner.write_batch(views, values)
+        self._check(views)
+
+    def _check(self, views: NDArray[Any]) -> None:
+        if views.size == 1:
+            if self._low[0] <= views.item() <= self._high[0]:
+                return
+        elif views.size > LISTED_MAX:
+            low, high = self._bounds
+            if bool(((views >= low) & (views <= high)).all()):
+                return
+        written = views.ravel().tolist()
+        if all(map(operator.le, self._low, written)) and all(map(operator.le, written, self._high)):
+            return
+        for place, value in enumerate(written):
+            low, high = self._low[place], self._high[place]
+            if not low <= value <= high:
+                at = "".join(f"[{i}]" for i in np.unravel_index(place, views.shape)[1:])
+                raise LayoutError(
+                    f"{self._path}{at}: {value} is outside its space, which is {low} to {high}"
+                )
 
 
 class DictNode:

@@ -21,7 +21,16 @@ from typing import Any
 from gymnasium import Space, spaces
 
 from dsec.errors import LayoutError, LocalError, PeerError
-from dsec.ipc.leaves import ArrayLeaf, DictNode, Leaf, Node, ScalarLeaf, Slots, TupleNode
+from dsec.ipc.leaves import (
+    ArrayLeaf,
+    Bounded,
+    DictNode,
+    Leaf,
+    Node,
+    ScalarLeaf,
+    Slots,
+    TupleNode,
+)
 from dsec.ipc.spaces import (
     DEPTH_MAX,
     check_size,
@@ -42,7 +51,8 @@ def align(nbytes: int, to: int) -> int:
 
 
 class Layout:
-    """The memory of n values of one space.
+    """The memory of n values of one space. `indices`: an index outside its Discrete, MultiDiscrete
+    or MultiBinary space is refused when it is written.
 
     Attributes:
         space: the space of one environment.
@@ -87,13 +97,15 @@ class Layout:
     copy: Callable[[Any], Any]
     patched: Callable[[Any, int, Any], Any]
 
-    def __init__(self, space: Space[Any], n: int, name: str = "value") -> None:
+    def __init__(
+        self, space: Space[Any], n: int, name: str = "value", *, indices: bool = False
+    ) -> None:
         if n < 1:
             raise LocalError(f"a layout for {n} environments")
         self.space = space
         self.n = n
         order: list[Leaf | Variable] = []
-        root = _plan(space, n, name, 0, order)
+        root = _plan(space, n, name, 0, order, indices)
         self.order = tuple(order)
         self.variable = tuple(leaf for leaf in order if isinstance(leaf, Variable))
         self.leaves = tuple(leaf for leaf in order if isinstance(leaf, Leaf))
@@ -163,7 +175,14 @@ def _end(leaves: Sequence[Leaf | Variable]) -> int:
     return 0
 
 
-def _plan(space: Space[Any], n: int, path: str, depth: int, leaves: list[Leaf | Variable]) -> Node:
+def _plan(
+    space: Space[Any],
+    n: int,
+    path: str,
+    depth: int,
+    leaves: list[Leaf | Variable],
+    indices: bool,
+) -> Node:
     if depth > DEPTH_MAX:
         raise LayoutError(f"{path}: spaces are nested deeper than {DEPTH_MAX}")
     if is_variable(space):
@@ -183,9 +202,14 @@ def _plan(space: Space[Any], n: int, path: str, depth: int, leaves: list[Leaf | 
             )
         leaf = Leaf(path, dtype, shape, align(end, LEAF_ALIGN), nbytes)
         leaves.append(leaf)
-        return ArrayLeaf(leaf, n) if shape else ScalarLeaf(leaf, n)
+        node = ArrayLeaf(leaf, n) if shape else ScalarLeaf(leaf, n)
+        if indices and isinstance(
+            space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
+        ):
+            return Bounded(node, leaf, n, space)
+        return node
     items = [
-        (key, _plan(sub, n, child_path(path, key), depth + 1, leaves))
+        (key, _plan(sub, n, child_path(path, key), depth + 1, leaves, indices))
         for key, sub in children(space, path)
     ]
     if isinstance(space, spaces.Dict):

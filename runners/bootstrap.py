@@ -37,12 +37,14 @@ from dsec.runners.failure import (
     EXIT_KERNEL_GONE,
     RunnerExit,
     UserCodeError,
+    clean,
     describe,
     exit_code,
 )
 from dsec.runners.loop import DrainedEarly, Session, await_frame
 
 REPORT_TIMEOUT_S = 5.0
+LOGGED_CHARS_MAX = 200_000
 
 _ROLE_MODULES = {
     Role.ENV: "dsec.runners.env",
@@ -154,5 +156,7 @@ def _report(session: Session, error: BaseException) -> None:
 
 
 def _write_traceback(error: BaseException) -> None:
+    """To the log, whose size is limited: a message of megabytes would push out all the rest."""
     with contextlib.suppress(BaseException):
-        traceback.print_exception(error)
+        text = "".join(traceback.format_exception(error))
+        sys.stderr.write(clean(text, LOGGED_CHARS_MAX))

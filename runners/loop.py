@@ -192,7 +192,11 @@ def live(session: Session, wiring: Wiring, worker: Worker) -> None:
     else:
         wiring.follow(policy_learns=go.policy_learns)
         session.arm()
-        last = worker.serve(go)
+        try:
+            last = worker.serve(go)
+        except BaseException:
+            wiring.outbox.enter(Phase.IDLE, session.seq)  # to describe it may take a while
+            raise
     session.phase, session.seq = Phase.CLOSE, last
     wiring.outbox.enter(Phase.CLOSE, last)
     metrics = worker.close()

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from dsec.errors import RingInterrupted, RingTimeout
+from dsec.errors import LayoutError, RingInterrupted, RingTimeout
 from dsec.ipc.frames import Go, Phase, Role
 from dsec.ipc.layout import Layout
 from dsec.ipc.overflow import Spill
 from dsec.ipc.ring import FLAG_BOUNDARY, FLAG_END, KIND_ACTION, KIND_OBS
 from dsec.runners.construct import finish_actor, make_actor
+from dsec.runners.failure import UserCodeError
 from dsec.runners.loop import LOOK_EVERY, RING_SLICE_S, Session, live
 from dsec.runners.transitions import GRAIN_BITS, HEAD_BYTES, Grid, ObsStream, RewardStream
 from dsec.runners.wiring import Wiring
@@ -43,7 +44,7 @@ class PolicyWorker:
         self._env = ObsStream(
             wiring.reader(Role.ENV), wiring.peers[Role.ENV], wiring.observation_space, n
         )
-        self._layout = Layout(wiring.action_space, n, "action")
+        self._layout = Layout(wiring.action_space, n, "action", indices=True)
         self._actions = Grid(wiring.outbox, self._layout.views(wiring.outbox.buffer, HEAD_BYTES))
         self._spill = Spill(wiring.outbox)
         self._variable = bool(self._layout.variable or self._env.grid.record.layout.variable)
@@ -65,6 +66,12 @@ class PolicyWorker:
                 self._serve_variable()
             else:
                 self._serve()
+        except LayoutError as error:
+            n = self._wiring.num_envs
+            raise UserCodeError(
+                f"{error}. act() must return one action for each environment: here its first axis"
+                f" is {n}, and all of it is in the action space"
+            ) from None
         finally:
             session.seq = self._seq
         session.write_end(self._outbox, self._seq)

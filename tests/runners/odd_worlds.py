@@ -134,6 +134,24 @@ class Huge(gymnasium.Env[Any, Any]):
         return self._obs(), reward, self._age == self._length, False, info
 
 
+class Verbose(Line):
+    """Raises with a message that nobody wants to read."""
+
+    def step(self, action: Any) -> Any:
+        raise ValueError("much too long, " * 4_000_000)
+
+
+class Answering:
+    """Acts properly three times, and then as told: the value of a Python expression."""
+
+    def __init__(self, *, num_envs: int, answer: str, **_: Any) -> None:
+        self._n, self._answer, self._calls = num_envs, answer, 0
+
+    def act(self, obs: Any) -> Any:
+        self._calls += 1
+        return np.zeros(self._n, np.int64) if self._calls <= 3 else eval(self._answer)
+
+
 class Shouting:
     """Acts on texts and sequences with stacks of up to 30,000 numbers; learns if told to."""
 

@@ -59,7 +59,7 @@ def test_what_gymnasium_takes_is_taken_the_same_way(
         ("shape", 'observation["at"]: expected float32 (2,), got float32 (3,)'),
         ("complex", 'observation["at"]: expected float32 (2,), got complex128 (2,)'),
         ("text for numbers", 'observation["at"]: expected float32 (2,), got <U1 (2,)'),
-        ("none", 'observation["at"]: expected float32 (2,), got object ()'),
+        ("none", 'observation["at"]: expected float32 (2,), got None'),
         ("missing", "observation: expected a dict with keys ['at', 'say']"),
         ("missing", "missing: ['say']"),
         ("unknown", "unknown: ['more']"),

@@ -24,7 +24,7 @@ from dsec.ipc.layout import EnvRecord, Layout
 from dsec.ipc.ring import FLAG_END, KIND_ACTION, KIND_END, KIND_OBS, KIND_REWARD, Outbox
 from dsec.ipc.segment import HEADER_BYTES, ProgressWord
 from tests import watchdog
-from tests.runners import worlds
+from tests.runners import odd_worlds, worlds
 from tests.runners.kernel import Agent, AgentPlan, Agents
 
 
@@ -62,6 +62,23 @@ def test_drain_reaches_an_env_that_waits_for_an_action(agents: Agents) -> None:
     agent.take_all()
     agent.finish()
     assert len(agent.records[Role.ENV]) == 2, "the record after the one that was out already"
+
+
+def test_an_exception_with_an_endless_message_is_told_and_is_no_hang(agents: Agents) -> None:
+    """While it is put into words, no deadline of user code runs; and the log stays readable."""
+    agent = agents(AgentPlan(env=EnvSettings(entry=f"{odd_worlds.HERE}:Verbose"))).begin()
+    progress = ProgressWord(agent.segments[Role.ENV].fd)
+    failed = agent.env.failure()
+    phase, _, seq = progress.read()
+    progress.close()
+    assert (phase, seq) == (Phase.IDLE, 0)
+    assert (failed.phase, failed.error.type) == (Phase.STEP, "ValueError")
+    assert "characters left out" in failed.error.message
+    assert len(failed.error.message) < 5_000
+    agent.env.wait()
+    logged = agent.env.stderr.read_text()
+    assert "Traceback" in logged and "in step" in logged
+    assert len(logged) < 1 << 20
 
 
 def test_drain_before_go_closes_everything(agents: Agents) -> None:

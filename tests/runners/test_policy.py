@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dsec.ipc.frames import EnvSettings, Phase, Role
-from tests.runners import worlds
+from tests.runners import odd_worlds, worlds
 from tests.runners.kernel import AgentPlan, Agents
 
 
@@ -72,6 +72,40 @@ def test_actions_that_do_not_fit_are_named(agents: Agents, misdeed: str, words: 
     assert words in failed.error.message
     assert (failed.phase, failed.seq) == (Phase.ACT, 3)
     assert agent.policy.wait() == 70
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ("None", "action: expected int64 ({n},), got None. act() must return one action for each"),
+        ("object()", "action: expected int64 ({n},), got object. "),
+        ("{'a': 1}", "action: expected int64 ({n},), got dict. "),
+        ("'left'", "action: expected int64 ({n},), got <U4 (). "),
+        ("0", "action: expected int64 ({n},), got int64 (). "),
+        ("[0.5] * self._n", "action: expected int64 ({n},), got float64 ({n},)"),
+        ("[0] * 7", "got int64 (7,). "),
+        ("[3] * self._n", "action: 3 is outside its space, which is 0 to 2. "),
+        ("np.full(self._n, -1)", "action: -1 is outside its space, which is 0 to 2. "),
+    ],
+)
+def test_what_is_no_action_is_told_in_words_of_the_contract(
+    agents: Agents, answer: str, words: str, num_envs: int
+) -> None:
+    plan = AgentPlan(
+        env=line(),
+        policy=f"{odd_worlds.HERE}:Answering",
+        policy_kwargs={"answer": answer},
+        num_envs=num_envs,
+    )
+    failed = agents(plan).begin().policy.failure()
+    assert words.format(n=num_envs) in failed.error.message
+    assert f"here its first axis is {num_envs}, and all of it is in the action space" in (
+        failed.error.message
+    )
+    assert failed.error.type == "UserCodeError"
+    assert not failed.error.traceback, "no line of the policy's is in it"
+    assert (failed.phase, failed.seq) == (Phase.ACT, 3)
 
 
 def test_metrics_must_be_numbers(agents: Agents) -> None:
