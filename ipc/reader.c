@@ -5,6 +5,7 @@
  * against the tail, and only the checked copy is used.
  */
 #define _GNU_SOURCE
+#include <string.h>
 
 #include "ring.h"
 
@@ -63,16 +64,22 @@ int dsec_look(dsec_reader *r, uint64_t position, uint64_t tail, dsec_record *out
     return DSEC_OK;
 }
 
-/* Make the record after the current one the current one, if it is published. */
+/* Make the record after the current one the current one, if it is published. What lies below a tail
+ * once seen stays published, so a burst costs one look at the writer's tail, whose cache line the
+ * writer changes all the time, and not one a record. */
 int dsec_advance(dsec_reader *r)
 {
-    uint64_t tail;
-    int rc = dsec_tail(r, r->read, &tail);
-    if (rc)
-        return rc;
-    if (tail == r->read)
-        return DSEC_EMPTY;
-    rc = dsec_look(r, r->read, tail, &r->now);
+    int rc;
+    if (dsec_reached(r->read, r->known)) {
+        uint64_t tail;
+        rc = dsec_tail(r, r->read, &tail);
+        if (rc)
+            return rc;
+        if (tail == r->read)
+            return DSEC_EMPTY;
+        r->known = tail;
+    }
+    rc = dsec_look(r, r->read, r->known, &r->now);
     if (rc)
         return rc;
     r->start = r->read;
@@ -174,6 +181,36 @@ int dsec_try_next(dsec_reader *r, uint32_t then)
     if (rc == DSEC_OK)
         dsec_enter(r->mine, then, r->now.seq);
     return rc;
+}
+
+/* Wait for a record, then make current, one after the other, all that are there, at most `most`.
+ * Their headers are in `out`; dsec_release() gives all of them back. Returns how many, or an error:
+ * a malformed record behind good ones is an error of the next call. */
+int dsec_next_many(dsec_reader *r, double timeout_s, uint32_t then, dsec_record *out, int most)
+{
+    int rc = dsec_next(r, timeout_s, then);
+    if (rc)
+        return rc;
+    int n = 0;
+    do
+        out[n++] = r->now;
+    while (n < most && dsec_advance(r) == DSEC_OK);
+    return n;
+}
+
+/* Wait for the next record, copy its payload and give it back. Returns the payload's bytes, or an
+ * error. A payload larger than `room` is DSEC_TOO_LARGE: then the record is current, and not given
+ * back. */
+int64_t dsec_take(dsec_reader *r, double timeout_s, uint8_t *into, uint64_t room)
+{
+    int rc = dsec_next(r, timeout_s, 0);
+    if (rc)
+        return rc;
+    if (r->now.nbytes > room)
+        return DSEC_TOO_LARGE;
+    memcpy(into, r->peer->data + r->now.offset, r->now.nbytes);
+    rc = dsec_release_to(r, r->read);
+    return rc ? rc : (int64_t)r->now.nbytes;
 }
 
 /* Give everything below `position` back to the writer. */

@@ -11,6 +11,7 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "ring.h"
@@ -85,6 +86,15 @@ static int has_space(dsec_outbox *b, uint64_t need)
         return DSEC_OK;
     int rc = look_at_cursors(b);
     return rc ? rc : dsec_reached(b->floor, need) ? DSEC_OK : DSEC_EMPTY;
+}
+
+/* What a writer that found no room waits for: an eighth of the ring more than it needs, so that a
+ * full ring costs a wait and a wake-up for many records and not for each. Never more than is sure to
+ * come free: a reader that waits for the next record may hold up to half a ring. */
+static uint64_t roomy(const dsec_outbox *b, uint64_t need, uint64_t stride)
+{
+    uint64_t extra = b->capacity / 8, most = b->capacity / 2 - stride;
+    return need + (extra < most ? extra : most);
 }
 
 static int sleep_for_space(dsec_outbox *b, uint64_t need, int64_t deadline)
@@ -169,8 +179,11 @@ int64_t dsec_claim(dsec_outbox *b, uint64_t nbytes, double timeout_s)
         return DSEC_TOO_LARGE;
     uint64_t need = b->tail + stride - b->capacity;
     int rc = has_space(b, need);
-    if (rc == DSEC_EMPTY)
-        rc = wait_idle(b, need, timeout_s);
+    if (rc == DSEC_EMPTY) {
+        rc = wait_idle(b, roomy(b, need, stride), timeout_s);
+        if (rc == DSEC_TIMEOUT || rc == DSEC_INTERRUPTED)
+            rc = dsec_reached(b->floor, need) ? DSEC_OK : rc;
+    }
     if (rc)
         return rc;
     b->claimed = nbytes;
@@ -263,4 +276,15 @@ int dsec_commit(dsec_outbox *b, uint64_t seq, uint32_t kind, uint32_t flags, uin
     if (b->group)
         ring_group(b->group);
     return DSEC_OK;
+}
+
+/* Claim, copy and commit. Where there is no room within the limit nothing has happened. */
+int dsec_put(dsec_outbox *b, const uint8_t *data, uint64_t nbytes, uint64_t seq, uint32_t kind,
+             uint32_t flags, double timeout_s)
+{
+    int64_t offset = dsec_claim(b, nbytes, timeout_s);
+    if (offset < 0)
+        return (int)offset;
+    memcpy(b->data + offset, data, nbytes);
+    return dsec_commit(b, seq, kind, flags, nbytes);
 }

@@ -133,6 +133,7 @@ typedef struct {
     dsec_outbox *mine; /* my outbox, where my cursor lies */
     dsec_peer *peer;
     uint64_t read;     /* end of the current record: where the next one starts */
+    uint64_t known;    /* a tail that was seen and checked: up to it nobody need look again */
     uint64_t start;    /* where the current record starts */
     uint64_t cursor;   /* private copy of the shared cursor */
     uint64_t woken;    /* the last space_want that was answered */
@@ -242,11 +243,15 @@ uint64_t dsec_stride(uint64_t nbytes);
 int64_t dsec_claim(dsec_outbox *b, uint64_t nbytes, double timeout_s);
 int dsec_passed(dsec_outbox *b, uint64_t position, double timeout_s);
 int dsec_commit(dsec_outbox *b, uint64_t seq, uint32_t kind, uint32_t flags, uint64_t nbytes);
+int dsec_put(dsec_outbox *b, const uint8_t *data, uint64_t nbytes, uint64_t seq, uint32_t kind,
+             uint32_t flags, double timeout_s);
 void dsec_enter(dsec_outbox *b, uint32_t phase, uint64_t seq);
 
 /* ---- reader.c */
 int dsec_next(dsec_reader *r, double timeout_s, uint32_t then);
 int dsec_try_next(dsec_reader *r, uint32_t then);
+int dsec_next_many(dsec_reader *r, double timeout_s, uint32_t then, dsec_record *out, int most);
+int64_t dsec_take(dsec_reader *r, double timeout_s, uint8_t *into, uint64_t room);
 int dsec_release(dsec_reader *r);
 int dsec_release_prior(dsec_reader *r);
 int dsec_wait(dsec_reader *r, uint64_t records, double timeout_s);

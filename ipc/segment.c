@@ -181,7 +181,7 @@ int dsec_reader_open(dsec_reader *r, dsec_outbox *mine, dsec_peer *peer)
         return dsec_corrupt(&r->fault, DSEC_BAD_CURSOR, mine->role, cursor, cursor, 0);
     r->mine = mine;
     r->peer = peer;
-    r->read = r->start = r->cursor = cursor;
+    r->read = r->start = r->cursor = r->known = cursor;
     r->woken = DSEC_AWAKE;
     r->now.stride = DSEC_GRAIN;
     uint64_t tail;
