@@ -13,7 +13,7 @@ import sys
 from bench import measure
 
 NAMES = {
-    "ring": "two processes and one ring against multiprocessing's Pipe and Queue",
+    "ring": "one ring between two processes against Pipe, Queue, faster-fifo and iceoryx2",
     "vector": "isolated environments in lockstep against Gymnasium's AsyncVectorEnv",
     "run": "whole agents against the plain loop of Gymnasium and torch in one process",
     "turns": "what a call costs when processes take turns on a core: why bench run is as it is",

@@ -10,6 +10,7 @@ go through here.
 from __future__ import annotations
 
 import struct
+from typing import NoReturn
 
 from dsec.ipc._ring import ffi, lib
 from dsec.ipc.faults import fail
@@ -28,42 +29,39 @@ _HEADS = struct.Struct("<8xQI12x")  # of a dsec_record: offset, nbytes
 
 
 class Sender:
-    """Writes messages of one kind to an outbox's ring, numbered from `first_seq` on.
+    """Writes messages of one kind to an outbox's ring, numbered from `first_seq` on."""
 
-    Attributes:
-        seq: number of the next message.
-    """
-
-    __slots__ = ("_c", "_kind", "_outbox", "seq")
+    __slots__ = ("_c", "_outbox")
 
     def __init__(self, outbox: Outbox, kind: int, *, first_seq: int = 0) -> None:
         self._outbox = outbox
-        self._c = outbox.c
-        self._kind = kind
-        self.seq = first_seq
+        self._c = ffi.new("dsec_sender *", {"box": outbox.c, "kind": kind, "seq": first_seq})
 
-    def put(self, data: bytes | bytearray | memoryview, timeout_s: float, flags: int = 0) -> None:
+    @property
+    def seq(self) -> int:
+        """Number of the next message."""
+        return int(self._c.seq)
+
+    def put(self, data: bytes | bytearray | memoryview, timeout_s: float) -> None:
         """Publish one message, waiting for room where there is none.
 
         Args:
             data: contiguous bytes; copied.
-            flags: FLAG_END and FLAG_URGENT wake every sleeping reader.
 
         Raises:
             RingTimeout: no room within the limit; nothing is published.
             RingInterrupted: a signal came; look at the control channel and put it again.
             RecordTooLarge: the record would take more than half the ring.
             CorruptRingError: a reader's cursor is outside the ring.
-            LocalError: closed, or an argument is out of range.
+            LocalError: closed, or the kind is none.
         """
         if type(data) is not bytes:
-            data = _from_buffer(data)
-        code = _put(self._c, data, len(data), self.seq, self._kind, flags, timeout_s)
+            data = _from_buffer("uint8_t[]", data)
+        code = _put(self._c, data, len(data), timeout_s)
         if code:
             if code == lib.DSEC_TOO_LARGE:
-                self._outbox.claim(len(data), 0.0)  # which says by how much
-            fail(code, self._c.fault, f"{role_name(self._outbox.role)} outbox")
-        self.seq += 1
+                self._outbox.claim(len(data), 0.0)  # which says how much is too much
+            fail(code, self._outbox.c.fault, f"room on the {role_name(self._outbox.role)} ring")
 
 
 class Receiver:
@@ -76,9 +74,10 @@ class Receiver:
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
-        self._c = reader.c
         self._into = ffi.new("uint8_t[]", _ROOM)
         self._room = ffi.buffer(self._into)
+        fields = {"reader": reader.c, "into": self._into, "room": _ROOM}
+        self._c = ffi.new("dsec_receiver *", fields)
         self._records = ffi.new("dsec_record[]", BURST)
         self._heads = memoryview(ffi.buffer(self._records))
         self._data = reader.peer.buffer
@@ -89,14 +88,14 @@ class Receiver:
         Raises:
             RingTimeout, RingInterrupted, CorruptRingError, LocalError: as `Reader.next`.
         """
-        n = _take(self._c, timeout_s, self._into, _ROOM)
+        n = _take(self._c, timeout_s)
         if n >= 0:
             message: bytes = self._room[0:n]
             return message
         if n != lib.DSEC_TOO_LARGE:
-            fail(n, self._c.fault, f"a record on the {role_name(self._reader.peer.role)} ring")
-        offset = self._c.now.offset
-        message = self._data[offset : offset + self._c.now.nbytes].tobytes()
+            self._fail(n)
+        now = self._reader.c.now
+        message = self._data[now.offset : now.offset + now.nbytes].tobytes()
         self._reader.release()
         return message
 
@@ -106,11 +105,15 @@ class Receiver:
         Raises:
             RingTimeout, RingInterrupted, CorruptRingError, LocalError: as `Reader.next`.
         """
-        n = _next_many(self._c, timeout_s, 0, self._records, BURST)
+        n = _next_many(self._reader.c, timeout_s, 0, self._records, BURST)
         if n < 0:
-            fail(n, self._c.fault, f"a record on the {role_name(self._reader.peer.role)} ring")
+            self._fail(n)
         data = self._data
         heads = _HEADS.iter_unpack(self._heads[: n * _HEADS.size])
         messages = [data[offset : offset + nbytes].tobytes() for offset, nbytes in heads]
         self._reader.release()
         return messages
+
+    def _fail(self, code: int) -> NoReturn:
+        role = self._reader.peer.role
+        fail(code, self._reader.c.fault, f"a record on the {role_name(role)} ring")

@@ -84,6 +84,11 @@ int dsec_advance(dsec_reader *r)
         return rc;
     r->start = r->read;
     r->read += r->now.stride;
+    if (r->known != r->read) {
+        const uint8_t *following = r->peer->data + (r->read & (r->peer->capacity - 1));
+        dsec_expect_read(following);
+        dsec_expect_read(following + 64);
+    }
     return DSEC_OK;
 }
 
@@ -201,14 +206,15 @@ int dsec_next_many(dsec_reader *r, double timeout_s, uint32_t then, dsec_record 
 /* Wait for the next record, copy its payload and give it back. Returns the payload's bytes, or an
  * error. A payload larger than `room` is DSEC_TOO_LARGE: then the record is current, and not given
  * back. */
-int64_t dsec_take(dsec_reader *r, double timeout_s, uint8_t *into, uint64_t room)
+int64_t dsec_take(dsec_receiver *v, double timeout_s)
 {
+    dsec_reader *r = v->reader;
     int rc = dsec_next(r, timeout_s, 0);
     if (rc)
         return rc;
-    if (r->now.nbytes > room)
+    if (r->now.nbytes > v->room)
         return DSEC_TOO_LARGE;
-    memcpy(into, r->peer->data + r->now.offset, r->now.nbytes);
+    memcpy(v->into, r->peer->data + r->now.offset, r->now.nbytes);
     rc = dsec_release_to(r, r->read);
     return rc ? rc : (int64_t)r->now.nbytes;
 }

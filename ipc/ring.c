@@ -187,6 +187,7 @@ int64_t dsec_claim(dsec_outbox *b, uint64_t nbytes, double timeout_s)
     if (rc)
         return rc;
     b->claimed = nbytes;
+    dsec_expect_write(&((dsec_page *)b->page)->tail);
     return (int64_t)((b->tail & (b->capacity - 1)) + DSEC_HEAD);
 }
 
@@ -275,16 +276,20 @@ int dsec_commit(dsec_outbox *b, uint64_t seq, uint32_t kind, uint32_t flags, uin
     dsec_wake_followers(b, flags);
     if (b->group)
         ring_group(b->group);
+    const uint8_t *following = b->data + (b->tail & (b->capacity - 1));
+    dsec_expect_write(following);
+    dsec_expect_write(following + 64);
     return DSEC_OK;
 }
 
 /* Claim, copy and commit. Where there is no room within the limit nothing has happened. */
-int dsec_put(dsec_outbox *b, const uint8_t *data, uint64_t nbytes, uint64_t seq, uint32_t kind,
-             uint32_t flags, double timeout_s)
+int dsec_put(dsec_sender *s, const uint8_t *data, uint64_t nbytes, double timeout_s)
 {
-    int64_t offset = dsec_claim(b, nbytes, timeout_s);
+    int64_t offset = dsec_claim(s->box, nbytes, timeout_s);
     if (offset < 0)
         return (int)offset;
-    memcpy(b->data + offset, data, nbytes);
-    return dsec_commit(b, seq, kind, flags, nbytes);
+    memcpy(s->box->data + offset, data, nbytes);
+    int rc = dsec_commit(s->box, s->seq, s->kind, 0, nbytes);
+    s->seq += rc == DSEC_OK;
+    return rc;
 }

@@ -140,6 +140,19 @@ typedef struct {
     dsec_fault fault;
 } dsec_reader;
 
+/* Messages of one kind, numbered one after the other; see messages.py. */
+typedef struct {
+    dsec_outbox *box;
+    uint64_t seq;      /* of the next message */
+    uint32_t kind;
+} dsec_sender;
+
+typedef struct {
+    dsec_reader *reader;
+    uint32_t room;     /* bytes at `into` */
+    uint8_t *into;     /* where a message is copied to before its record is given back */
+} dsec_receiver;
+
 /* One environment of a lockstep group, as its policy sees it. */
 typedef struct {
     dsec_outbox *box;
@@ -243,15 +256,14 @@ uint64_t dsec_stride(uint64_t nbytes);
 int64_t dsec_claim(dsec_outbox *b, uint64_t nbytes, double timeout_s);
 int dsec_passed(dsec_outbox *b, uint64_t position, double timeout_s);
 int dsec_commit(dsec_outbox *b, uint64_t seq, uint32_t kind, uint32_t flags, uint64_t nbytes);
-int dsec_put(dsec_outbox *b, const uint8_t *data, uint64_t nbytes, uint64_t seq, uint32_t kind,
-             uint32_t flags, double timeout_s);
+int dsec_put(dsec_sender *s, const uint8_t *data, uint64_t nbytes, double timeout_s);
 void dsec_enter(dsec_outbox *b, uint32_t phase, uint64_t seq);
 
 /* ---- reader.c */
 int dsec_next(dsec_reader *r, double timeout_s, uint32_t then);
 int dsec_try_next(dsec_reader *r, uint32_t then);
 int dsec_next_many(dsec_reader *r, double timeout_s, uint32_t then, dsec_record *out, int most);
-int64_t dsec_take(dsec_reader *r, double timeout_s, uint8_t *into, uint64_t room);
+int64_t dsec_take(dsec_receiver *v, double timeout_s);
 int dsec_release(dsec_reader *r);
 int dsec_release_prior(dsec_reader *r);
 int dsec_wait(dsec_reader *r, uint64_t records, double timeout_s);

@@ -119,6 +119,23 @@ static inline void dsec_fence(void)
     atomic_thread_fence(memory_order_seq_cst);
 }
 
+/* Begin to fetch a cache line that is soon to be written, or read. Lines of a ring change sides with
+ * every record, at about the price of a call from Python, and the two can overlap. A prefetch never
+ * faults, and does nothing where the processor doesn't know it. */
+static inline void dsec_expect_write(const void *at)
+{
+#if defined(__x86_64__)
+    __asm__ volatile("prefetchw %0" : : "m"(*(const char *)at));
+#else
+    __builtin_prefetch(at, 1);
+#endif
+}
+
+static inline void dsec_expect_read(const void *at)
+{
+    __builtin_prefetch(at, 0);
+}
+
 /* Is position a at or past position b? Positions wrap at 2^64 and are never far apart. */
 static inline int dsec_reached(uint64_t a, uint64_t b)
 {

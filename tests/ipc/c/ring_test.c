@@ -67,7 +67,32 @@ static uint64_t model_round(uint64_t *seed)
             continue;
         }
         dsec_reader *r = &reader[who];
-        if (roll_below(seed, 3)) {
+        uint64_t how = roll_below(seed, 5);
+        if (how == 0) {
+            dsec_record many[8];
+            uint64_t ahead = written - seen[who];
+            int rc = dsec_next_many(r, 0, 0, many, 8);
+            CHECK(rc == (ahead == 0 ? DSEC_TIMEOUT : ahead < 8 ? (int)ahead : 8));
+            for (int i = 0; i < rc; i++, seen[who]++) {
+                CHECK(many[i].seq == seen[who] && many[i].nbytes == sizes[seen[who]]);
+                CHECK(intact(w.peer[0].data + many[i].offset, many[i].seq, many[i].nbytes));
+            }
+        } else if (how == 1) {
+            uint8_t room[1000];
+            dsec_receiver v = {.reader = r, .room = sizeof room, .into = room};
+            int64_t rc = dsec_take(&v, 0);
+            uint64_t nbytes = seen[who] < written ? sizes[seen[who]] : 0;
+            CHECK(rc == (seen[who] == written ? DSEC_TIMEOUT
+                         : nbytes > sizeof room ? DSEC_TOO_LARGE : (int64_t)nbytes));
+            if (rc == DSEC_TIMEOUT)
+                continue;
+            CHECK(r->now.seq == seen[who]++);
+            if (rc == DSEC_TOO_LARGE)
+                continue;
+            CHECK(intact(room, r->now.seq, nbytes));
+            for (; freed[who] < seen[who]; freed[who]++)
+                used[who] -= dsec_stride(sizes[freed[who]]);
+        } else if (how < 4) {
             int rc = dsec_try_next(r, 0);
             CHECK(rc == (seen[who] < written ? DSEC_OK : DSEC_EMPTY));
             if (rc)
@@ -127,7 +152,12 @@ static void fuzz_ring(wires *w, uint64_t *seed, uint64_t *refused)
         return;
     }
     for (int i = 0; i < 40; i++) {
-        int rc = roll_below(seed, 4) ? dsec_next(&r, 0, 4) : dsec_wait(&r, roll_below(seed, 9), 0);
+        dsec_record many[4];
+        uint64_t how = roll_below(seed, 5);
+        int rc = how == 0 ? dsec_wait(&r, roll_below(seed, 9), 0)
+                 : how == 1 ? dsec_next_many(&r, 0, 0, many, 4) : dsec_next(&r, 0, 4);
+        for (int k = 0; k < (how == 1 ? rc : 0); k++)
+            CHECK(many[k].offset + many[k].nbytes <= 2 * r.peer->capacity);
         *refused += rc == DSEC_CORRUPT;
         check_view(&r);
         if (roll_below(seed, 2))

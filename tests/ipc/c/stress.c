@@ -46,8 +46,46 @@ static void *consume(void *arg)
     return NULL;
 }
 
+static void *put_all(void *arg)
+{
+    job *j = arg;
+    uint8_t data[2048];
+    dsec_sender sender = {.box = j->box, .kind = DSEC_KIND_OBS};
+    while (sender.seq < j->count) {
+        uint64_t nbytes = size_of(sender.seq, j->nbytes);
+        fill(data, sender.seq, nbytes);
+        CHECK(dsec_put(&sender, data, nbytes, LIMIT_S) == DSEC_OK);
+    }
+    return NULL;
+}
+
+/* By turns as many as are there, and one copied out. */
+static void *take_all(void *arg)
+{
+    job *j = arg;
+    dsec_reader *r = j->reader;
+    uint8_t data[2048];
+    dsec_record many[16];
+    dsec_receiver receiver = {.reader = r, .room = sizeof data, .into = data};
+    for (uint64_t seq = 0; seq < j->count;) {
+        CHECK(dsec_take(&receiver, LIMIT_S) == (int64_t)size_of(seq, j->nbytes));
+        CHECK(r->now.seq == seq && intact(data, seq, r->now.nbytes));
+        if (++seq == j->count)
+            break;
+        int n = dsec_next_many(r, LIMIT_S, 0, many, 16);
+        CHECK(n > 0);
+        for (int i = 0; i < n; i++, seq++) {
+            CHECK(many[i].seq == seq);
+            CHECK(intact(r->peer->data + many[i].offset, seq, many[i].nbytes));
+        }
+        CHECK(dsec_release(r) == DSEC_OK);
+    }
+    return NULL;
+}
+
 /* One producer, two consumers; returns how often somebody slept. */
-static uint64_t stream(uint32_t spin, uint64_t count, uint64_t nbytes)
+static uint64_t stream(uint32_t spin, uint64_t count, uint64_t nbytes, void *(*write)(void *),
+                       void *(*read)(void *))
 {
     test_segment s[3];
     dsec_outbox box[3];
@@ -66,9 +104,9 @@ static uint64_t stream(uint32_t spin, uint64_t count, uint64_t nbytes)
         CHECK(dsec_reader_open(&reader[i], &box[i + 1], &peer[0]) == DSEC_OK);
         jobs[i + 1] = (job){.reader = &reader[i], .count = count, .nbytes = nbytes};
     }
-    CHECK(pthread_create(&thread[0], NULL, produce, &jobs[0]) == 0);
-    CHECK(pthread_create(&thread[1], NULL, consume, &jobs[1]) == 0);
-    CHECK(pthread_create(&thread[2], NULL, consume, &jobs[2]) == 0);
+    CHECK(pthread_create(&thread[0], NULL, write, &jobs[0]) == 0);
+    CHECK(pthread_create(&thread[1], NULL, read, &jobs[1]) == 0);
+    CHECK(pthread_create(&thread[2], NULL, read, &jobs[2]) == 0);
     for (int i = 0; i < 3; i++)
         CHECK(pthread_join(thread[i], NULL) == 0);
     uint64_t sleeps = box[0].sleeps + box[1].sleeps + box[2].sleeps;
@@ -151,13 +189,15 @@ static void lockstep(uint32_t spin, uint64_t count)
 int main(void)
 {
     dsec_slice_ns = 3600 * 1000000000LL;
-    uint64_t sleeps = stream(0, 20000, 1000);
-    sleeps += stream(0, 20000, 2016);
+    uint64_t sleeps = stream(0, 20000, 1000, produce, consume);
+    sleeps += stream(0, 20000, 2016, produce, consume);
+    sleeps += stream(0, 20000, 1000, put_all, take_all);
     CHECK(sleeps > 1000);
-    stream(50, 20000, 300);
+    stream(50, 20000, 300, produce, consume);
+    stream(50, 20000, 300, put_all, take_all);
     lockstep(0, 5000);
     lockstep(50, 5000);
-    printf("stress: 60000 records to two readers, %llu sleeps, 10000 group steps; no race, no lost "
+    printf("stress: 100000 records to two readers, %llu sleeps, 10000 group steps; no race, no lost "
            "wake-up\n", (unsigned long long)sleeps);
     return 0;
 }
