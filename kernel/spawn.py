@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from dsec.kernel.supervisor import Supervisor
 
 MARK = "DSEC_RUN"  # names the run in the environment of all its processes
-FORKS_MAX = 4  # requests that one zygote has at a time; it forks one after the other
+FORKS_MAX = 16  # requests that one zygote has at a time; it forks what it finds in one go
 FORK_TIMEOUT_S = 30.0
 RESTARTS_MAX, RESTARTS_PERIOD_S = 5, 60.0
 _ARGV = ("-m", "dsec.runners.zygote", "--control", "3", "--lifeline", "4")

@@ -13,6 +13,7 @@ the runner and is the one to reap it.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import gc
 import importlib
@@ -42,6 +43,7 @@ from dsec.runners.failure import EXIT_FAILED, UserCodeError, describe
 IDLE_SLICE_S = 60.0
 FORK_TIMEOUT_S = 10.0
 FORK_DESCRIPTORS = 4
+FORKS_AT_ONCE = 16
 
 # With these in the image, every env, policy and reward runner would import our own side of the
 # work again after the fork.
@@ -81,30 +83,35 @@ class _Zygote:
         self._channel = channel
 
     def serve(self) -> None:
-        while True:
-            try:
-                frame, fds = self._channel.recv(IDLE_SLICE_S)
-            except ChannelTimeout:
-                continue
-            except ChannelClosed:
-                return
-            try:
-                answer = self._answer(frame, fds)
-            finally:
-                for fd in fds:
-                    os.close(fd)
-            try:
-                self._channel.send(answer)
-            except ChannelClosed:
-                return
+        with contextlib.suppress(ChannelClosed):
+            while True:
+                with contextlib.suppress(ChannelTimeout):
+                    self._serve(*self._channel.recv(IDLE_SLICE_S))
 
-    def _answer(self, frame: AnyFrame, fds: list[int]) -> AnyFrame:
-        match frame:
-            case Prepare():
-                return prepare(frame)
-            case Fork() if len(fds) == FORK_DESCRIPTORS:
-                return fork_runner(frame, fds)
-        raise FrameError(f"{type(frame).__name__} with {len(fds)} descriptors came to a zygote")
+    def _serve(self, frame: AnyFrame, fds: list[int]) -> None:
+        """Answer one frame, or all the Fork frames that have come by now."""
+        came = [(frame, fds)]
+        answers: Sequence[AnyFrame]
+        try:
+            if isinstance(frame, Prepare) and not fds:
+                answers = [prepare(frame)]
+            else:
+                with contextlib.suppress(ChannelTimeout):
+                    while len(came) < FORKS_AT_ONCE:
+                        came.append(self._channel.recv(0.0))
+                answers = fork_runners([_checked(*each) for each in came])
+        finally:
+            for _, descriptors in came:
+                for fd in descriptors:
+                    os.close(fd)
+        for answer in answers:
+            self._channel.send(answer)
+
+
+def _checked(frame: AnyFrame, fds: list[int]) -> tuple[Fork, list[int]]:
+    if isinstance(frame, Fork) and len(fds) == FORK_DESCRIPTORS:
+        return frame, fds
+    raise FrameError(f"{type(frame).__name__} with {len(fds)} descriptors came to a zygote")
 
 
 def prepare(frame: Prepare) -> Prepared | ImportFailed:
@@ -120,6 +127,7 @@ def prepare(frame: Prepare) -> Prepared | ImportFailed:
     if "gymnasium" in sys.modules:
         for name in _ROLE_MODULES:
             importlib.import_module(name)
+        importlib.import_module("dsec.runners.warm").warm_up()
     if "torch" in sys.modules:
         _warm_torch()
     threads = isolate.thread_count()
@@ -164,16 +172,17 @@ def _warm_torch() -> None:
     optimizer.zero_grad()
 
 
-def fork_runner(frame: Fork, fds: Sequence[int]) -> Forked | ForkFailed:
-    """Fork a runner that belongs to the supervisor.
+def fork_runners(wanted: Sequence[tuple[Fork, Sequence[int]]]) -> list[Forked | ForkFailed]:
+    """Fork runners that belong to the supervisor. One process in between serves all of them, for
+    a fork of this process costs more than anything else at the start of a runner.
 
     Args:
-        frame: which runner.
-        fds: its control socket, lifeline, stdout and stderr; the caller closes them afterwards.
+        wanted: which runners, each with its control socket, lifeline, stdout and stderr; the caller
+            closes them afterwards.
 
     Returns:
-        Forked with the runner's pid, or ForkFailed with the reason and the remedy. In the runner
-        this function doesn't return.
+        For each, Forked with the runner's pid, or ForkFailed with the reason and the remedy. In a
+        runner this function doesn't return.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -182,46 +191,55 @@ def fork_runner(frame: Fork, fds: Sequence[int]) -> Forked | ForkFailed:
         try:
             between = os.fork()
         except OSError as error:
-            return ForkFailed(frame.name, frame.epoch, _why_not(error.errno or 0))
+            why = _why_not(error.errno or 0)
+            return [ForkFailed(frame.name, frame.epoch, why) for frame, _ in wanted]
         if between == 0:
-            _between(frame, fds, writing)
+            _between(wanted, writing)
         os.close(writing)
         writing = -1
-        answer = _read_bounded(reading)
+        pids = _read_bounded(reading)
         _reap(between)
     finally:
         os.close(reading)
         if writing >= 0:
             os.close(writing)
-    if answer > 0:
-        return Forked(frame.name, frame.epoch, answer)
-    return ForkFailed(frame.name, frame.epoch, _why_not(-answer))
+    pids += [-errno.EIO] * (len(wanted) - len(pids))
+    return [
+        Forked(frame.name, frame.epoch, pid)
+        if pid > 0
+        else ForkFailed(frame.name, frame.epoch, _why_not(-pid))
+        for (frame, _), pid in zip(wanted, pids, strict=True)
+    ]
 
 
-def _between(frame: Fork, fds: Sequence[int], writing: int) -> None:
-    """The middle process: fork the runner, say its pid, exit. Never returns."""
+def _between(wanted: Sequence[tuple[Fork, Sequence[int]]], writing: int) -> None:
+    """The middle process: fork the runners, say their pids, exit. Never returns."""
     own_pid = os.getpid()
     try:
-        try:
-            runner = os.fork()
-        except OSError as error:
-            runner = -(error.errno or errno.EAGAIN)
-        if runner != 0:
-            os.write(writing, b"%d" % runner)
-            os._exit(0)
-        bootstrap.main(own_pid, frame.supervisor_pid, fds)
+        for frame, fds in wanted:
+            try:
+                runner = os.fork()
+            except OSError as error:
+                runner = -(error.errno or errno.EAGAIN)
+            if runner == 0:
+                bootstrap.main(own_pid, frame.supervisor_pid, fds)
+            os.write(writing, b"%d\n" % runner)
+        os._exit(0)
     finally:
         os._exit(EXIT_FAILED)
 
 
-def _read_bounded(reading: int) -> int:
-    """The pid or negative errno that the middle process wrote; -ETIMEDOUT or -EIO without one."""
+def _read_bounded(reading: int) -> list[int]:
+    """The pids or negative errnos that the middle process wrote until it left, or until it has
+    said nothing for long: then -ETIMEDOUT is the last."""
     poll = select.poll()
     poll.register(reading, select.POLLIN)
-    if not poll.poll(FORK_TIMEOUT_S * 1000):
-        return -errno.ETIMEDOUT
-    text = os.read(reading, 32)
-    return int(text) if text else -errno.EIO
+    text = b""
+    while poll.poll(FORK_TIMEOUT_S * 1000):
+        if not (part := os.read(reading, 4096)):
+            return [int(line) for line in text.split()]
+        text += part
+    return [*(int(line) for line in text.split()), -errno.ETIMEDOUT]
 
 
 def _reap(pid: int) -> None:

@@ -193,21 +193,30 @@ class MiniKernel:
         return runner
 
     def fork_silently(self, zygote: Channel, name: str) -> Runner:
-        mine, theirs = pair()
-        paths = [self.folder / f"{name}.{stream}" for stream in ("out", "err")]
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        files = [os.open(path, flags, 0o600) for path in paths]
-        fds = (theirs.fileno(), self.lifeline_read, *files)
-        zygote.send(Fork(name, 1, self.supervisor_pid), fds)
-        frame, _ = zygote.recv(PATIENCE_S)
-        theirs.close()
-        for fd in files:
-            os.close(fd)
-        assert isinstance(frame, Forked), frame
-        assert (frame.name, frame.epoch) == (name, 1)
-        runner = Runner(frame.pid, Channel(mine), *paths, pidfd=os.pidfd_open(frame.pid))
-        self.runners.append(runner)
-        return runner
+        return self.fork_many(zygote, name)[0]
+
+    def fork_many(self, zygote: Channel, *names: str) -> list[Runner]:
+        """Ask for all before the first answer is read."""
+        asked: list[tuple[Channel, list[Path]]] = []
+        for name in names:
+            mine, theirs = pair()
+            paths = [self.folder / f"{name}.{stream}" for stream in ("out", "err")]
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            files = [os.open(path, flags, 0o600) for path in paths]
+            fds = (theirs.fileno(), self.lifeline_read, *files)
+            zygote.send(Fork(name, 1, self.supervisor_pid), fds)
+            theirs.close()
+            for fd in files:
+                os.close(fd)
+            asked.append((Channel(mine), paths))
+        begin = len(self.runners)
+        for name, (channel, paths) in zip(names, asked, strict=True):
+            frame, _ = zygote.recv(PATIENCE_S)
+            assert isinstance(frame, Forked), frame
+            assert (frame.name, frame.epoch) == (name, 1)
+            runner = Runner(frame.pid, channel, *paths, pidfd=os.pidfd_open(frame.pid))
+            self.runners.append(runner)
+        return self.runners[begin:]
 
     def cut_lifeline(self) -> None:
         if self.lifeline_write >= 0:

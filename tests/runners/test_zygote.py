@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -195,6 +196,19 @@ def test_many_runners_of_one_zygote_differ(kernel_here: MiniKernel) -> None:
     zygote = kernel_here.zygote("numpy", "gymnasium")
     pids = {kernel_here.fork(zygote, f"one{i}").pid for i in range(8)}
     assert len(pids) == 8
+
+
+def test_requests_that_have_piled_up_are_served_in_one_go(kernel_here: MiniKernel) -> None:
+    zygote = kernel_here.zygote("numpy", "gymnasium")
+    process = kernel_here.zygote_process(zygote)
+    process.send_signal(signal.SIGSTOP)
+    resumed = threading.Timer(0.05, process.send_signal, (signal.SIGCONT,))
+    resumed.start()
+    runners = kernel_here.fork_many(zygote, *(f"piled{i}" for i in range(20)))
+    resumed.join()
+    for runner in runners:
+        assert runner.expect(Hello).pid == runner.pid, "the supervisor's child, as if alone"
+    assert len({runner.pid for runner in runners}) == 20
 
 
 @pytest.mark.slow
