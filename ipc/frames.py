@@ -193,9 +193,14 @@ class Ready(Frame, tag="ready", frozen=True):
 
 class Kept(Frame, tag="kept", frozen=True):
     """Beside it: the descriptor of the sealed segment in which the runner keeps its state for a
-    successor. Replaces an earlier one. The kernel holds it and never looks inside."""
+    successor. Replaces an earlier one. The kernel holds it and never looks inside.
+
+    `protection` is what the runner has measured since Ready. A Kept without a descriptor (and a
+    size of 0) tells only that, and replaces nothing.
+    """
 
     size: int
+    protection: Protection | None = None
 
 
 class Crashing(Frame, tag="crashing", frozen=True):

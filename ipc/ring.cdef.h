@@ -249,6 +249,7 @@ int dsec_add_follower(dsec_outbox *b, dsec_peer *peer, int eventfd);
 int dsec_remove_follower(dsec_outbox *b, uint32_t role);
 void dsec_progress_read(const void *page, uint32_t *phase, uint64_t *seq, int64_t *since_ns);
 int dsec_crash_read(const void *page, dsec_crash_info *out);
+void dsec_positions(const void *page, uint64_t *start, uint64_t *tail, uint64_t *cursors);
 uint64_t dsec_page_offset(int what);
 
 /* ---- ring.c */

@@ -256,6 +256,18 @@ int dsec_crash_read(const void *base, dsec_crash_info *out)
     return DSEC_OK;
 }
 
+/* Where a ring began, where it ends, and where its role's cursors on the others' rings stand: for
+ * who takes over from a dead writer, before it may write itself. */
+void dsec_positions(const void *base, uint64_t *start, uint64_t *tail, uint64_t *cursors)
+{
+    const dsec_page *page = base;
+    /* SYNC POINT tail: as in dsec_tail(): the writer may live yet, and what lies below is whole. */
+    *tail = dsec_load_acquire(&page->tail);
+    *start = page->ident.start;
+    for (int i = 0; i < DSEC_ROLES; i++)
+        cursors[i] = dsec_load(&page->slot[i].cursor);
+}
+
 /* Offsets in the header page, for tests and for people with a hex editor. */
 uint64_t dsec_page_offset(int what)
 {

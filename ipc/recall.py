@@ -1,0 +1,137 @@
+"""What a ring still holds of what was published, for who takes over from a dead writer.
+
+A ring is a log: the records before its tail lie there until the writer, a whole ring later, needs
+their room. So a successor finds its predecessor's last record, and everything since some earlier
+position, without having been a reader. This file looks at rings, own or others', without a cursor
+and without writing a byte: it may be used while the predecessor is still being killed.
+
+Nothing here trusts what it reads: a header is read once, and must say its own position.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from dsec.errors import CorruptRingError, LocalError
+from dsec.ipc._ring import ffi, lib
+from dsec.ipc.segment import role_name
+
+if TYPE_CHECKING:
+    from dsec.ipc.ring import Outbox, Peer
+
+_HEAD = struct.Struct("<QQIIHHI")
+_MARK = lib.DSEC_RECORD_MARK
+_GRAIN = lib.DSEC_GRAIN
+_FINE_MAX = 4096  # above it a record's size has only eight steps to a power of two
+_WRAP = (1 << 64) - 1
+
+
+class Held(NamedTuple):
+    """One record that lies in a ring.
+
+    Attributes:
+        position, end: where it begins and where the next one does, as ring positions.
+        offset, nbytes: of its payload, in the ring's `buffer`.
+    """
+
+    position: int
+    end: int
+    seq: int
+    kind: int
+    flags: int
+    epoch: int
+    offset: int
+    nbytes: int
+
+
+class Positions(NamedTuple):
+    """A segment's positions: where its ring began, its tail, and its cursors on other rings by
+    the role that writes them."""
+
+    start: int
+    tail: int
+    cursors: tuple[int, ...]
+
+
+def positions(segment: Outbox | Peer) -> Positions:
+    """Read them from the header page.
+
+    Raises:
+        LocalError: the handle is closed.
+    """
+    if segment.c.page == ffi.NULL:
+        raise LocalError(f"the {role_name(segment.role)} segment was closed")
+    start, tail = ffi.new("uint64_t *"), ffi.new("uint64_t *")
+    cursors = ffi.new("uint64_t[]", lib.DSEC_ROLES)
+    lib.dsec_positions(segment.c.page, start, tail, cursors)
+    return Positions(start[0], tail[0], tuple(cursors))
+
+
+def record_at(ring: Outbox | Peer, position: int, tail: int) -> Held:
+    """The record that begins at `position`, below `tail`.
+
+    Raises:
+        CorruptRingError: no record begins there, or it isn't there any more.
+    """
+    held = _look(ring, position, tail)
+    if held is None:
+        raise CorruptRingError(
+            f"{role_name(ring.role)} segment: no record begins at position {position}"
+        )
+    return held
+
+
+def records(ring: Outbox | Peer, position: int, tail: int) -> Iterator[Held]:
+    """The records from `position` to `tail`, in order.
+
+    Raises:
+        CorruptRingError: as `record_at`.
+    """
+    while position != tail:
+        held = record_at(ring, position, tail)
+        yield held
+        position = held.end
+
+
+def last_record(ring: Outbox | Peer) -> Held | None:
+    """The last record published; None if none was.
+
+    It is looked for backwards from the tail, at the distances that records can have: the header
+    there must say that very position and end at the tail.
+
+    Raises:
+        CorruptRingError: the ring has been written to, and no record ends at its tail.
+    """
+    start, tail, _ = positions(ring)
+    if tail == start:
+        return None
+    for distance in _distances(ring.capacity // 2):
+        held = _look(ring, (tail - distance) & _WRAP, tail)
+        if held is not None and held.end == tail:
+            return held
+    raise CorruptRingError(f"{role_name(ring.role)} segment: no record ends at its tail {tail}")
+
+
+def _distances(most: int) -> Iterator[int]:
+    """The sizes that records have (dsec_stride), ascending."""
+    distance = _GRAIN
+    while distance <= most:
+        yield distance
+        grain = _GRAIN if distance < _FINE_MAX else (1 << (distance.bit_length() - 1)) >> 3
+        distance += grain
+
+
+def _look(ring: Outbox | Peer, position: int, tail: int) -> Held | None:
+    ahead = (tail - position) & _WRAP
+    if position % _GRAIN or not 0 < ahead <= ring.capacity:
+        return None
+    at = position & (ring.capacity - 1)
+    said, seq, nbytes, epoch, kind, flags, mark = _HEAD.unpack_from(ring.buffer, at)
+    stride = int(lib.dsec_stride(nbytes))
+    if said != position or mark != _MARK or stride > min(ahead, ring.capacity // 2):
+        return None
+    return Held(
+        position, (position + stride) & _WRAP, seq, kind, flags, epoch, at + _HEAD.size, nbytes
+    )
