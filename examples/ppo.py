@@ -100,7 +100,15 @@ class PPO:
         return action.numpy() + self.first_action
 
     def learn(self, transitions: Transitions) -> None:
-        """Take one transition of each environment; update when a rollout is full."""
+        """Take one transition of each environment; update when a rollout is full.
+
+        Where the environments were lost (`infra`) nothing is learned: the episodes ended with the
+        step before, for whatever they were worth then.
+        """
+        if transitions.infra.any():
+            self.ended[: self.filled][-1:] = 1.0
+            self.returns[:] = 0.0
+            return
         ended = transitions.terminated | transitions.truncated
         self._count(transitions.env_reward, ended)
         if not self.training:

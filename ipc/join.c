@@ -96,8 +96,14 @@ static void add_up(dsec_join *j, const scan *s)
     for (uint32_t i = 0; i < j->num_envs; i++) {
         j->running[i] += load_f64(reward + 8 * (size_t)i);
         j->env_running[i] += load_f64(env + j->env_reward_off + 8 * (size_t)i);
-        if (env[j->env_flags_off + i] == 0)
+        uint8_t end = env[j->env_flags_off + i];
+        if (end == 0)
             continue;
+        if (end & DSEC_END_INFRA) { /* the environment was lost: its episode has no return */
+            j->running[i] = j->env_running[i] = 0;
+            j->lost++;
+            continue;
+        }
         j->finished[j->episodes++] = j->running[i];
         j->return_sum += j->running[i];
         j->env_return_sum += j->env_running[i];
@@ -206,7 +212,7 @@ int dsec_join_take(dsec_join *j, uint64_t max_bytes)
     int rc = start_scan(j, &s);
     if (rc)
         return rc;
-    j->count = j->episodes = 0;
+    j->count = j->episodes = j->lost = 0;
     j->flags = 0;
     j->return_sum = j->env_return_sum = 0;
     j->first = j->next;

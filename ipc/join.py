@@ -98,8 +98,9 @@ class Batch:
         env: raw records of observations first_seq + 1 ... first_seq + count; the very first batch
             of an agent begins with observation 0.
         policy, reward: raw records first_seq ... first_seq + count - 1.
-        steps: environment transitions, count * num_envs.
-        episodes: episodes that ended in this batch.
+        steps: environment transitions, count * num_envs, less those that say that the environment
+            was lost (FLAG_INFRA): the environment made no such step.
+        episodes: episodes that ended in this batch; not those that were lost.
         return_sum: sum of their returns, as the reward role computed them.
         returns: their returns, in order of sequence number, then of environment.
         env_return_sum: the same sum of the environment's own rewards.
@@ -124,7 +125,8 @@ class Join:
         env, policy, reward: readers of the agent's three rings.
         num_envs: environments in each record.
         reward_off_env: offset of the environment's own float64[num_envs] in an env record.
-        flags_off_env: offset of the uint8[num_envs] flags in an env record; any bit is an end.
+        flags_off_env: offset of the uint8[num_envs] flags in an env record; any bit is an end,
+            FLAG_INFRA one that counts for nothing.
         reward_off: offset of float64[num_envs] in a reward record.
         first_seq: the first transition wanted. A recorder that was restarted gives the one after
             the last in its journal; what lies before it in the rings is dropped.
@@ -190,7 +192,7 @@ class Join:
             env=env,
             policy=policy,
             reward=reward,
-            steps=int(c.count) * self.num_envs,
+            steps=int(c.count) * self.num_envs - int(c.lost),
             episodes=episodes,
             return_sum=float(c.return_sum),
             returns=tuple(c.finished[0:episodes]) if episodes else (),

@@ -145,7 +145,7 @@ def _no_memory(nbytes: int) -> MachineError:
     )
 
 
-def tail(peer: Peer, flags: int, offset: int, nbytes: int, fixed: int) -> memoryview:
+def tail(peer: Peer | Outbox, flags: int, offset: int, nbytes: int, fixed: int) -> memoryview:
     """What follows the fixed part of a record in `peer`'s ring, wherever it lies.
 
     Args:
@@ -161,7 +161,7 @@ def tail(peer: Peer, flags: int, offset: int, nbytes: int, fixed: int) -> memory
     return memoryview(fetch(peer, inline))
 
 
-def fetch(peer: Peer, payload_end: memoryview) -> bytes:
+def fetch(peer: Peer | Outbox, payload_end: memoryview) -> bytes:
     """The overflow that the end of a record's payload describes.
 
     Raises:
@@ -276,7 +276,8 @@ class Spill:
         """Find room for so many bytes, waiting for readers where there is none."""
         wanted, used = _paged(nbytes), self._used
         while True:
-            while used and self._passed(used[0][0]):
+            # The last is kept: a successor may need the last observation, whoever has read it.
+            while len(used) > 1 and self._passed(used[0][0]):
                 used.popleft()
             in_flight = sum(end - start for _, start, end in used)
             # A reader may hold one record until it has the next: two must always have room.

@@ -33,6 +33,7 @@ enum {
     DSEC_FLAG_END = 2,
     DSEC_FLAG_URGENT = 4,
     DSEC_FLAG_OVERFLOW = 8,  /* the payload's last part lies outside the ring: overflow.py */
+    DSEC_END_INFRA = 4,      /* in an env record's flags: FLAG_INFRA of layout.py */
     DSEC_LANES_MAX = 1024,
     DSEC_GROUP_ROLE = 255    /* the role word of a group segment, which is nobody's outbox */
 };
@@ -217,6 +218,7 @@ typedef struct {
     uint64_t end[3];
     uint64_t first;
     uint64_t count;
+    uint64_t lost;          /* environments' transitions of the batch that were no steps at all */
     uint64_t episodes;
     double return_sum;
     double env_return_sum;

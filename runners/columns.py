@@ -10,8 +10,12 @@ environment's episodes from 0, `step` the transitions within one. `end` says why
 ended with this row, and is empty elsewhere:
 
     terminated, truncated   the environment said so (both at once count as terminated)
-    infra                   a runner, or the kernel, died; the stream ends here, unfinished
+    infra                   a runner, or the kernel, died: what comes next is unknown
     cut                     the agent's quota, or a drain, ended the stream within an episode
+
+A record that only says that the environments were lost (FLAG_INFRA: reward 0.0 for a step that
+nobody made) is no row. The rows before it end with `infra`, `seq` has a gap there, and the
+episodes after it are new ones.
 
 Where `end` is not empty there is a final observation: what the last action led to. Elsewhere it
 is the `obs` of the environment's next row.
@@ -27,9 +31,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsec.errors import JournalError, LayoutError, PeerError
-from dsec.ipc.layout import FLAG_TERMINATED, FLAG_TRUNCATED, Leaf
+from dsec.ipc.layout import FLAG_INFRA, FLAG_TERMINATED, FLAG_TRUNCATED, Leaf
 from dsec.runners.journal import Block, JournalReader
-from dsec.runners.records import Decoder, LeafValues, Span, flatten, joined
+from dsec.runners.records import HEAD, Decoder, LeafValues, Span, flatten, joined
 
 END_WORDS: Final = ("", "terminated", "truncated", "infra", "cut")
 END_NONE, END_TERMINATED, END_TRUNCATED, END_INFRA, END_CUT = range(5)
@@ -43,7 +47,7 @@ class Rows:
     """Consecutive transitions of one agent: T of them, in n environments.
 
     Attributes:
-        seq: int64 (T,).
+        seq: int64 (T,), ascending.
         episode, step: int64 and int32 (T, n).
         obs, action: one array (T, n, *leaf) for each leaf of the space, in its order; of objects
             (T, n) where the leaf has no fixed size.
@@ -84,7 +88,9 @@ def rows(journal: JournalReader, agent: int) -> Iterator[Rows]:
     for blocks in _bundles(journal, agent):
         end = blocks[-1].first_seq + blocks[-1].count
         try:
-            yield builder.build(_merged(blocks), stop if end > index.seq_committed else END_NONE)
+            built = builder.build(_merged(blocks), stop if end > index.seq_committed else END_NONE)
+            if len(built.seq):
+                yield built
         except (JournalError, PeerError, LayoutError):
             # Again one by one, to give what is before the fault and to say where it is.
             yield from _singly(journal, builder, blocks, stop)
@@ -97,7 +103,9 @@ def _singly(
     for block in blocks:
         end = block.first_seq + block.count
         try:
-            yield builder.build(block, stop if end > index.seq_committed else END_NONE)
+            built = builder.build(block, stop if end > index.seq_committed else END_NONE)
+            if len(built.seq):
+                yield built
         except (JournalError, PeerError, LayoutError) as error:
             raise JournalError(
                 f"{journal.path}: agent {index.declaration.agent!r}, block at offset"
@@ -106,7 +114,12 @@ def _singly(
 
 
 def _bundles(journal: JournalReader, agent: int) -> Iterator[list[Block]]:
-    """An agent's batches, several at a time: many small ones would cost a call each."""
+    """An agent's batches, several at a time: many small ones would cost a call each.
+
+    A batch that begins with the loss of the environments stays with the one before it, which gets
+    its ends from it.
+    """
+    flags_off = journal.index.agents[agent].declaration.flags_off
     bundle: list[Block] = []
     count = nbytes = 0
     batches = journal.batches(agent)
@@ -119,15 +132,22 @@ def _bundles(journal: JournalReader, agent: int) -> Iterator[list[Block]]:
             raise
         if block is None:
             break
+        full = count >= BUNDLE_ROWS_MAX or nbytes >= BUNDLE_BYTES_MAX
+        if full and not _begins_with_loss(block, flags_off):
+            yield bundle
+            bundle, count, nbytes = [], 0, 0
         if block.count:
             bundle.append(block)
             count += block.count
             nbytes += sum(map(len, block.parts))
-        if count >= BUNDLE_ROWS_MAX or nbytes >= BUNDLE_BYTES_MAX:
-            yield bundle
-            bundle, count, nbytes = [], 0, 0
     if bundle:
         yield bundle
+
+
+def _begins_with_loss(block: Block, flags_off: int) -> bool:
+    at = HEAD.itemsize + flags_off
+    env = block.parts[0]
+    return block.first_seq > 0 and len(env) > at and bool(env[at] & FLAG_INFRA)
 
 
 def _merged(blocks: list[Block]) -> Block:
@@ -164,31 +184,37 @@ class _Builder:
         if self._obs:
             seen = [joined([before, now]) for before, now in zip(self._obs, seen, strict=True)]
         flags = decoder.numbers(env, record.flags_off, "u1")[-count:]
-        terminated, truncated = flags & FLAG_TERMINATED != 0, flags & FLAG_TRUNCATED != 0
-        end = np.where(truncated, END_TRUNCATED, END_NONE).astype(np.uint8)
-        end[terminated] = END_TERMINATED
-        episode, step = self._count(terminated | truncated)
+        lost = (flags & FLAG_INFRA != 0).any(axis=1)
+        real: Any = np.flatnonzero(~lost) if lost.any() else np.arange(count)
         finals, infos, reset_infos = self._extras(env, block.first_seq)
-        if stop != END_NONE:
-            for i in np.flatnonzero(end[-1] == END_NONE).tolist():
-                end[-1, i] = stop
-                finals[count - 1, i] = [leaf[-1, i] for leaf in seen]
+        end = _ends(flags)
+        for t in np.flatnonzero(lost).tolist():
+            _end_before(t, END_INFRA, end, finals, seen)
+        if stop != END_NONE and not lost[-1]:
+            _end_before(count, stop, end, finals, seen)
+        if lost.any():
+            row = np.cumsum(~lost) - 1
+            finals = {(int(row[t]), i): final for (t, i), final in finals.items() if not lost[t]}
+            infos = {(int(row[t]), i): info for (t, i), info in infos.items() if not lost[t]}
+            end = end[real]
         ends = set(zip(*(axis.tolist() for axis in np.nonzero(end)), strict=True))
         if ends != finals.keys():
             raise JournalError(
                 f"final observations of {sorted(finals)[:8]} where episodes end at"
                 f" {sorted(ends)[:8]} (transition, environment)"
             )
+        episode, step = self._count(end != END_NONE)
+        action = decoder.leaves(policy, decoder.actions, 0, decoder.actions.nbytes)
         made = Rows(
-            seq=np.arange(block.first_seq, block.first_seq + count, dtype=np.int64),
+            seq=block.first_seq + real,
             episode=episode,
             step=step,
-            obs=[leaf[:-1] for leaf in seen],
-            action=decoder.leaves(policy, decoder.actions, 0, decoder.actions.nbytes),
-            reward=decoder.numbers(reward, 0, "<f8"),
-            env_reward=decoder.numbers(env, record.reward_off, "<f8")[-count:],
-            terminated=terminated,
-            truncated=truncated,
+            obs=[leaf[:-1][real] for leaf in seen],
+            action=[leaf[real] for leaf in action],
+            reward=decoder.numbers(reward, 0, "<f8")[real],
+            env_reward=decoder.numbers(env, record.reward_off, "<f8")[-count:][real],
+            terminated=(flags & FLAG_TERMINATED != 0)[real],
+            truncated=(flags & FLAG_TRUNCATED != 0)[real],
             end=end,
             finals=finals,
             infos=infos,
@@ -196,14 +222,17 @@ class _Builder:
         )
         # Only now: a batch that turned out to be wrong leaves no trace here.
         self._obs = [leaf[-1:] for leaf in seen]
-        done = end[-1] != END_NONE
-        self._episode = episode[-1] + done
-        self._step = np.where(done, 0, step[-1] + 1).astype(np.int64)
+        if len(real):
+            done = end[-1] != END_NONE
+            self._episode = episode[-1] + done
+            self._step = np.where(done, 0, step[-1] + 1).astype(np.int64)
         return made
 
     def _count(self, done: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """Number the episodes and the steps within them."""
         count = len(done)
+        if not count:
+            return np.zeros(done.shape, np.int64), np.zeros(done.shape, np.int32)
         ended = np.cumsum(done, axis=0)
         episode = self._episode + ended - done
         index = np.arange(count)[:, None]
@@ -246,3 +275,22 @@ class _Builder:
                 for e, info in told.items():
                     all_infos[row, e] = info
         return all_finals, all_infos, reset_infos
+
+
+def _ends(flags: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """What the environments said, as an index into END_WORDS."""
+    end = np.where(flags & FLAG_TRUNCATED != 0, END_TRUNCATED, END_NONE).astype(np.uint8)
+    end[flags & FLAG_TERMINATED != 0] = END_TERMINATED
+    return end
+
+
+def _end_before(
+    t: int, why: int, end: NDArray[np.uint8], finals: dict[tuple[int, int], LeafValues],
+    seen: LeafValues,
+) -> None:  # fmt: skip
+    """End what is under way in the row before t: its action led to the observation before t."""
+    if t == 0:
+        return
+    for i in np.flatnonzero(end[t - 1] == END_NONE).tolist():
+        end[t - 1, i] = why
+        finals[t - 1, i] = [leaf[t, i] for leaf in seen]

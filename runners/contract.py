@@ -8,7 +8,7 @@ Composite spaces come as dicts and tuples of such arrays, as Gymnasium's vector 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -24,9 +24,14 @@ class Transitions:
     (Gymnasium calls this same-step autoreset). `infos` holds one dict for each environment; where
     an episode ended and the reset that followed had an info, that is `info["dsec"]["reset_info"]`.
 
+    `infra` is set where the environment was lost with its process and nothing could bring it back:
+    no such step was made. `next_obs` is then `obs`, the rewards are 0.0, `truncated` is set, and
+    `info["dsec"]["infra_failure"]` says why. Let the episode end there and learn nothing from it;
+    recordings leave such a transition out, and what `compute` returns for it counts as 0.0.
+
     Shapes: `obs`, `action`, `next_obs` batched (n, ...); `reward` float64 (n,), what the reward
     role computed; `env_reward` float64 (n,), what the environment returned; `terminated`,
-    `truncated` bool (n,).
+    `truncated`, `infra` bool (n,).
     """
 
     seq: int
@@ -38,6 +43,7 @@ class Transitions:
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
     infos: list[dict[str, Any]]
+    infra: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(1, np.bool_))
 
 
 @runtime_checkable

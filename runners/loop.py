@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 from dsec.errors import (
@@ -22,12 +23,25 @@ from dsec.errors import (
 )
 from dsec.ipc import crash
 from dsec.ipc.channel import Channel
-from dsec.ipc.frames import AnyFrame, Done, Drain, Frame, Go, Phase, Ready, Role, Start, Wire
+from dsec.ipc.frames import (
+    AnyFrame,
+    Done,
+    Drain,
+    Frame,
+    Go,
+    Phase,
+    Ready,
+    Resume,
+    Role,
+    Start,
+    Takeover,
+    Wire,
+)
 from dsec.ipc.overflow import Spill
 from dsec.ipc.ring import FLAG_END, KIND_END, Outbox, Reader, watch_signal
 from dsec.runners import seeds
 from dsec.runners.failure import EXIT_KERNEL_GONE, RunnerExit
-from dsec.runners.wiring import Wiring, connect
+from dsec.runners.wiring import Attachment, Wiring, connect
 
 CONTROL_SLICE_S = 60.0
 RING_SLICE_S = 1.0
@@ -93,18 +107,57 @@ class Session:
         frame, fds = await_frame(self.channel)
         if isinstance(frame, kind):
             return frame, fds
-        for fd in fds:
-            os.close(fd)
-        if isinstance(frame, Drain):
-            raise DrainedEarly
-        raise FrameError(f"{type(frame).__name__} came where {kind.__name__} was due")
+        raise _out_of_place(frame, fds, kind.__name__)
 
-    def wire(self) -> Wiring:
-        """Wait for Wire and attach its segments; a crash is recorded in my outbox from now on."""
-        frame, fds = self.expect(Wire)
-        wiring = connect(self.role, frame, fds)
+    def expect_wiring(self) -> tuple[Wire | Takeover, list[int]]:
+        """Wait for Wire, or for Takeover in its place; raises what `expect` does."""
+        frame, fds = await_frame(self.channel)
+        if isinstance(frame, Wire | Takeover):
+            return frame, fds
+        raise _out_of_place(frame, fds, "Wire")
+
+    def connect(self, wire: Wire, fds: Sequence[int]) -> Wiring:
+        """Attach the segments; a crash is recorded in my outbox from now on."""
+        wiring = connect(self.role, wire, fds)
         crash.attach(wiring.outbox)
         return wiring
+
+    def attach(self, takeover: Takeover, fds: Sequence[int]) -> Attachment:
+        """Attach the segments to look at them: my predecessor may be writing yet.
+
+        Raises:
+            FrameError: a descriptor is missing.
+            PeerError, MachineError: as for Attachment.
+        """
+        return Attachment(self.role, takeover.wire, fds)
+
+    def resume(self, attachment: Attachment, *, policy_learns: bool) -> Wiring:
+        """Wait until my predecessor is fenced, then open its outbox as mine.
+
+        A Drain that comes meanwhile is obeyed afterwards: the stream wants its end from me.
+
+        Raises:
+            RunnerExit: the kernel's end of the channel is closed.
+            FrameError: something else than Resume came.
+        """
+        while not self._resumed():
+            pass
+        self.where = ""
+        wiring = attachment.open()
+        crash.attach(wiring.outbox)
+        wiring.outbox.enter(Phase.IDLE, self.seq)
+        wiring.follow(policy_learns=policy_learns)
+        self.arm()
+        return wiring
+
+    def _resumed(self) -> bool:
+        frame, fds = await_frame(self.channel)
+        if isinstance(frame, Drain):
+            self.draining, self.fenced = True, frame.fenced
+            return False
+        if isinstance(frame, Resume):
+            return True
+        raise _out_of_place(frame, fds, "Resume")
 
     def arm(self) -> None:
         """From now on a frame interrupts waits on rings."""
@@ -162,6 +215,15 @@ class Session:
         outbox.commit(seq, KIND_END, FLAG_END, 0)
 
 
+def _out_of_place(frame: AnyFrame, fds: Sequence[int], wanted: str) -> Exception:
+    """What to raise for a frame that is not the one that was due; its descriptors are closed."""
+    for fd in fds:
+        os.close(fd)
+    if isinstance(frame, Drain):
+        return DrainedEarly()
+    return FrameError(f"{type(frame).__name__} came where {wanted} was due")
+
+
 def await_frame(channel: Channel) -> tuple[AnyFrame, list[int]]:
     """The next frame, whenever it comes.
 
@@ -184,19 +246,27 @@ def live(session: Session, wiring: Wiring, worker: Worker) -> None:
     session.phase = Phase.IDLE
     wiring.outbox.enter(Phase.IDLE, 0)
     session.channel.send(Ready(learns=worker.learns))
-    last = 0
     try:
         go, _ = session.expect(Go)
     except DrainedEarly:
-        pass
+        _end(session, wiring, worker, 0)
     else:
         wiring.follow(policy_learns=go.policy_learns)
         session.arm()
-        try:
-            last = worker.serve(go)
-        except BaseException:
-            wiring.outbox.enter(Phase.IDLE, session.seq)  # to describe it may take a while
-            raise
+        serve_to_end(session, wiring, worker, go)
+
+
+def serve_to_end(session: Session, wiring: Wiring, worker: Worker, go: Go) -> None:
+    """From Go, or Resume, to Done."""
+    try:
+        last = worker.serve(go)
+    except BaseException:
+        wiring.outbox.enter(Phase.IDLE, session.seq)  # to describe it may take a while
+        raise
+    _end(session, wiring, worker, last)
+
+
+def _end(session: Session, wiring: Wiring, worker: Worker, last: int) -> None:
     session.phase, session.seq = Phase.CLOSE, last
     wiring.outbox.enter(Phase.CLOSE, last)
     metrics = worker.close()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from dsec.errors import LayoutError, RingInterrupted, RingTimeout
-from dsec.ipc.frames import Go, Phase, Role
+from dsec.ipc.frames import Go, Phase, Role, Wire
 from dsec.ipc.layout import Layout
 from dsec.ipc.overflow import Spill
 from dsec.ipc.ring import FLAG_BOUNDARY, FLAG_END, KIND_ACTION, KIND_OBS
@@ -25,7 +25,8 @@ _ACT = int(Phase.ACT)
 
 def run(session: Session) -> None:
     """Wait to be wired, construct, serve to the end."""
-    wiring = session.wire()
+    frame, fds = session.expect(Wire)
+    wiring = session.connect(frame, fds)
     policy = make_actor(session, wiring, "policy", "act")
     live(session, wiring, PolicyWorker(session, wiring, policy))
 

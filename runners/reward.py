@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsec.errors import PeerError, RingInterrupted, RingTimeout
-from dsec.ipc.frames import Go, Phase, Role
+from dsec.ipc.frames import Go, Phase, Role, Wire
 from dsec.ipc.layout import RewardRecord
 from dsec.ipc.ring import FLAG_BOUNDARY, FLAG_END, KIND_ACTION, KIND_OBS, KIND_REWARD
 from dsec.runners.construct import finish_actor, make_actor
@@ -37,7 +37,8 @@ LAST_WAIT_S = 0.02  # for the last record of an env that is being killed
 
 def run(session: Session) -> None:
     """Wait to be wired, construct, serve to the end."""
-    wiring = session.wire()
+    frame, fds = session.expect(Wire)
+    wiring = session.connect(frame, fds)
     reward = make_actor(session, wiring, "reward", "compute")
     live(session, wiring, RewardWorker(session, wiring, reward))
 
@@ -180,6 +181,8 @@ class RewardWorker:
             self._outbox.enter(Phase.REWARD, last)
             session.phase = Phase.REWARD
             rewards = as_rewards(self._reward.compute(transition), self._n)
+            if transition.infra.any():
+                rewards = np.where(transition.infra, 0.0, rewards)
             session.phase = Phase.IDLE
             self._outbox.enter(Phase.IDLE, last)
             nbytes = self._record.fixed_bytes

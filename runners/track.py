@@ -20,7 +20,7 @@ import numpy as np
 from dsec.errors import CorruptRingError, FrameError, JournalError, PeerError
 from dsec.ipc.frames import AgentProgress, Finished, Phase, Role, Wire
 from dsec.ipc.join import Batch, Join, iter_records
-from dsec.ipc.layout import EnvRecord, Layout, decode_spaces
+from dsec.ipc.layout import FLAG_INFRA, EnvRecord, Layout, decode_spaces
 from dsec.ipc.ring import FLAG_END, KIND_ACTION, KIND_OBS, KIND_REWARD, Outbox, Peer, Reader
 from dsec.ipc.segment import ProgressWord
 from dsec.runners.journal import AgentIndex, Declaration, JournalReader
@@ -171,13 +171,16 @@ class Track:
                 continue
             env, _, reward = decoder.spans(block)
             rewards = decoder.numbers(reward, 0, "<f8")
-            done = decoder.numbers(env, self._env.flags_off, "u1")[-block.count :] != 0
+            flags = decoder.numbers(env, self._env.flags_off, "u1")[-block.count :]
+            done, lost = flags != 0, flags & FLAG_INFRA != 0
+            self._steps -= int(lost.sum())
             begin = 0
             for t in np.flatnonzero(done.any(axis=1)).tolist():
                 running = _added(running, rewards[begin : t + 1])
                 begin = t + 1
                 for i in np.flatnonzero(done[t]).tolist():
-                    self._ended_episode(float(running[i]))
+                    if not lost[t, i]:
+                        self._ended_episode(float(running[i]))
                     running[i] = 0.0
             running = _added(running, rewards[begin:])
         for i, value in enumerate(running.tolist()):

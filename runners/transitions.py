@@ -17,7 +17,14 @@ from numpy.typing import NDArray
 from dsec.errors import PeerError, ValueCodecError
 from dsec.ipc import overflow
 from dsec.ipc.frames import Role
-from dsec.ipc.layout import FLAG_TERMINATED, FLAG_TRUNCATED, EnvRecord, Layout, RewardRecord
+from dsec.ipc.layout import (
+    FLAG_INFRA,
+    FLAG_TERMINATED,
+    FLAG_TRUNCATED,
+    EnvRecord,
+    Layout,
+    RewardRecord,
+)
 from dsec.ipc.leaves import Slots
 from dsec.ipc.ring import KIND_ACTION, KIND_OBS, KIND_REWARD, Outbox, Peer, Reader
 from dsec.runners.contract import Transitions
@@ -183,8 +190,9 @@ class ObsStream:
                 next_obs = grid.record.layout.patched(next_obs, i, final)
         flags = grid.flags[row]
         if flags.tobytes() == self._no_flags:
-            terminated, truncated = np.zeros(self._n, np.bool_), np.zeros(self._n, np.bool_)
+            terminated, truncated, infra = (np.zeros(self._n, np.bool_) for _ in range(3))
         else:
+            infra = (flags & FLAG_INFRA) != 0
             terminated = (flags & FLAG_TERMINATED) != 0
             truncated = (flags & FLAG_TRUNCATED) != 0
         return Transitions(
@@ -197,6 +205,7 @@ class ObsStream:
             terminated=terminated,
             truncated=truncated,
             infos=infos,
+            infra=infra,
         )
 
 

@@ -2,6 +2,9 @@
 
 The table below is the agent's wiring. It knows role numbers and nothing of what the records say.
 Gymnasium is only imported when there are spaces to rebuild: every zygote loads this file.
+
+Who takes over from a dead runner attaches first, which writes nothing, and opens its outbox when
+its predecessor is fenced.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dsec.errors import FrameError
-from dsec.ipc.frames import Role, Wire
+from dsec.ipc.frames import Role, SegmentRef, Wire
 from dsec.ipc.group import GroupSegment
 from dsec.ipc.ring import Outbox, Peer, Reader
 
@@ -64,37 +67,91 @@ class Wiring:
             peer.close()
 
 
-def connect(role: Role, wire: Wire, fds: Sequence[int]) -> Wiring:
-    """Map what Wire brings; the descriptors are closed.
+class Attachment:
+    """What Wire brings, mapped but for my own outbox; its descriptor is kept, the others closed.
+
+    Attributes:
+        peers: everybody else's outboxes, by role.
+        observation_space, action_space: those of a single environment.
 
     Raises:
         FrameError: a descriptor or my own segment is missing.
         PeerError: a segment or the spaces are not what they should be.
         MachineError: there is no memory to map them.
     """
-    from dsec.ipc.layout import decode_spaces
 
-    try:
-        handed = (*wire.segments, *([wire.doorbell] if wire.doorbell else ()))
-        if any(not 0 <= segment.fd < len(fds) for segment in handed):
-            raise FrameError(f"Wire with {len(handed)} segments and {len(fds)} descriptors")
-        observation_space, action_space = decode_spaces(wire.spaces)
-        group = None
-        if role is Role.ENV and wire.doorbell is not None:
-            group = GroupSegment(fds[wire.doorbell.fd])
-        outbox: Outbox | None = None
-        peers: dict[Role, Peer] = {}
-        for segment in wire.segments:
-            if segment.role == role:
-                outbox = Outbox(fds[segment.fd], segment.size, role, epoch=segment.epoch)
-            else:
-                peers[Role(segment.role)] = Peer(fds[segment.fd], segment.size, segment.role)
-    finally:
-        for fd in fds:
-            os.close(fd)
-    missing = set(READS[role]) - peers.keys()
-    if outbox is None or missing:
-        raise FrameError(f"Wire for {role.name} lacks segments of {missing or role}")
-    if group is not None:
-        outbox.join_group(group)
-    return Wiring(role, outbox, peers, observation_space, action_space, wire.num_envs)
+    def __init__(self, role: Role, wire: Wire, fds: Sequence[int]) -> None:
+        from dsec.ipc.layout import decode_spaces
+
+        self.role = role
+        self.num_envs = wire.num_envs
+        self.peers: dict[Role, Peer] = {}
+        self._own: SegmentRef | None = None
+        self._fd = -1
+        self._group: GroupSegment | None = None
+        try:
+            handed = (*wire.segments, *([wire.doorbell] if wire.doorbell else ()))
+            if any(not 0 <= segment.fd < len(fds) for segment in handed):
+                raise FrameError(f"Wire with {len(handed)} segments and {len(fds)} descriptors")
+            self.observation_space, self.action_space = decode_spaces(wire.spaces)
+            if role is Role.ENV and wire.doorbell is not None:
+                self._group = GroupSegment(fds[wire.doorbell.fd])
+            for segment in wire.segments:
+                if segment.role == role:
+                    self._own, self._fd = segment, os.dup(fds[segment.fd])
+                else:
+                    peer = Peer(fds[segment.fd], segment.size, segment.role)
+                    self.peers[Role(segment.role)] = peer
+            missing = set(READS[role]) - self.peers.keys()
+            if self._own is None or missing:
+                raise FrameError(f"Wire for {role.name} lacks segments of {missing or role}")
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    @property
+    def own(self) -> SegmentRef:
+        assert self._own is not None, "checked when it was attached"
+        return self._own
+
+    def look(self) -> Peer:
+        """My own outbox, to be read only: somebody else may be writing it yet."""
+        return Peer(self._fd, self.own.size, self.role)
+
+    def open(self) -> Wiring:
+        """Make the outbox mine, from its tail on.
+
+        Raises:
+            CorruptRingError, MachineError: as for Outbox.
+        """
+        try:
+            outbox = Outbox(self._fd, self.own.size, self.role, epoch=self.own.epoch)
+        finally:
+            os.close(self._fd)
+            self._fd = -1
+        if self._group is not None:
+            outbox.join_group(self._group)
+        return Wiring(
+            self.role,
+            outbox,
+            self.peers,
+            self.observation_space,
+            self.action_space,
+            self.num_envs,
+        )
+
+    def close(self) -> None:
+        """Let go of all that was not opened."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        for peer in self.peers.values():
+            peer.close()
+
+
+def connect(role: Role, wire: Wire, fds: Sequence[int]) -> Wiring:
+    """Map what Wire brings; the descriptors are closed. Raises what Attachment does."""
+    return Attachment(role, wire, fds).open()

@@ -91,7 +91,7 @@ class Transitions:
     there is no such axis, and the keys of the dicts are rows instead of (row, environment).
 
     Attributes:
-        seq: int64 (T,), consecutive.
+        seq: int64 (T,), ascending; one is missing where an environment was lost (`infra`).
         episode, step: number of the episode, and of the step in it, both from 0.
         obs, action: array, or dict or tuple of arrays, as the space has it. A Text, Sequence,
             Graph or OneOf is an array of objects, one value for each (row, environment).
@@ -99,7 +99,7 @@ class Transitions:
         env_reward: what the environment returned; float64.
         terminated, truncated: bool.
         end: text: why the episode ended with this step: `terminated`, `truncated`, `infra` (a
-            process died), `cut` (the run's quota or its end), or nothing where it goes on.
+            process died, and with it what came next), `cut` (the run's quota or its end), or nothing where it goes on.
         final_obs: what the last step of an episode led to, wherever `end` says something.
         infos: the info of each step that had one.
         reset_infos: the info of the very first reset, by environment. Those of later resets are

@@ -1,0 +1,252 @@
+"""The environments of one agent: constructed, reset, stepped, closed, and what they left to tell.
+
+This file owns what is done with user code's environments and checks what they return. It knows no
+ring: the env runner gives it places to write into, whether they lie in the ring (env.py) or are
+only to be compared with what a predecessor published (heir_env.py), so that a replay is the very
+same code as the run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+
+from dsec.errors import LayoutError, ValueCodecError
+from dsec.ipc.frames import Phase
+from dsec.ipc.layout import FLAG_TERMINATED, FLAG_TRUNCATED, EnvRecord, Layout
+from dsec.runners.construct import AnyEnv, make_env
+from dsec.runners.failure import UserCodeError, shown
+from dsec.runners.loop import Session
+
+PHASE_REFRESH_S = 0.05
+"""In a vector, how old the progress word's time may be when the next environment's step begins: a
+deadline is for one environment's step."""
+
+_STEP = int(Phase.STEP)
+_RESET = int(Phase.RESET)
+
+
+class Stage:
+    """One agent's environments, and what of their latest step has no place in the fixed part.
+
+    Attributes:
+        envs: the environments.
+        observation_space, action_space: those that they share.
+        episodes: how many they have finished.
+        enter: says in the progress word which user code runs; nothing while there is none.
+
+    Raises:
+        UserCodeError: they can't be made, or don't agree on their spaces.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.envs: list[AnyEnv] = []
+        self._construct()
+        self.observation_space, self.action_space = _spaces(self.envs)
+        self.record = EnvRecord(self.observation_space, len(self.envs))
+        # Where a terminal observation is kept: the environment may reuse its array in reset().
+        self._final = Layout(self.observation_space, 1, "observation")
+        self._final_views = self._final.views(bytearray(max(1, self._final.nbytes)))
+        self.infos: list[dict[str, Any]] = []
+        self.finals: dict[int, Any] = {}
+        self.forget()
+        self.episodes = 0
+        self.enter: Callable[[int, int], None] = _tell_nobody
+
+    def _construct(self) -> None:
+        session = self.session
+        for _ in range(session.start.num_envs):
+            self.envs.append(make_env(session.start.env))
+            session.reseed()
+
+    def rebuild(self) -> None:
+        """Replace the environments by new ones, whatever state they are in."""
+        session = self.session
+        session.phase = Phase.CONSTRUCT
+        self.enter(int(Phase.CONSTRUCT), session.seq)
+        self.envs.clear()
+        self._construct()
+        self.forget()
+
+    def close(self) -> None:
+        """Close all; the first error is raised when the others are closed, too."""
+        first: Exception | None = None
+        for env in self.envs:
+            try:
+                env.close()
+            except Exception as error:
+                first = first or error
+        if first is not None:
+            raise first
+
+    def reset_all(self, n: int, own_seeds: Sequence[int], views: Any) -> None:
+        """Reset each environment with its own seed; write the observations into `views`."""
+        for i, (env, seed) in enumerate(zip(self.envs, own_seeds, strict=True)):
+            env.action_space.seed(seed)
+            env.observation_space.seed(seed)
+            obs, self.infos[i] = self._reset(i, n, seed)
+            try:
+                self.record.layout.write(views, i, obs)
+            except LayoutError as error:
+                raise blamed(i, error) from None
+        self.session.phase = Phase.STEP
+
+    def step(
+        self, n: int, read: Callable[[Any, int], Any], actions: Any, views: Any, rewards: Any,
+        flags: Any,
+    ) -> bool:  # fmt: skip
+        """Do transition n of all environments.
+
+        Args:
+            read: `read(actions, i)` is environment i's action.
+            views, rewards, flags: where observations, rewards and ends are written.
+
+        Returns:
+            Whether there is more to tell than these.
+        """
+        now, enter = time.monotonic, self.enter
+        flags[...] = 0
+        irregular = False
+        entered = now()
+        i = 0
+        try:
+            for i, env in enumerate(self.envs):
+                if now() - entered > PHASE_REFRESH_S:
+                    enter(_STEP, n)
+                    entered = now()
+                result = env.step(read(actions, i))
+                try:
+                    obs, reward, terminated, truncated, info = result
+                except (TypeError, ValueError):
+                    raise no_step(result, i) from None
+                if terminated or truncated or info:
+                    obs, flags[i] = self.settle(i, n, obs, terminated, truncated, info)
+                    irregular = True
+                rewards[i] = reward if type(reward) is float else as_reward(reward)
+                self.record.layout.write(views, i, obs)
+        except LayoutError as error:
+            raise blamed(i, error) from None
+        return irregular
+
+    def settle(
+        self, i: int, n: int, obs: Any, terminated: Any, truncated: Any, info: Any
+    ) -> tuple[Any, int]:
+        """Take in what most steps don't have: an end, an info.
+
+        Returns:
+            The observation to publish, that of a new episode if this one ended, and the flags.
+        """
+        _check_info(i, info, "step")
+        flags = (FLAG_TERMINATED if terminated else 0) | (FLAG_TRUNCATED if truncated else 0)
+        if flags:
+            self.episodes += 1
+            self.keep_final(i, obs)
+            obs, reset_info = self._reset(i, n)
+            if reset_info:
+                info = {**info, "dsec": {"reset_info": reset_info}}
+            self.session.phase = Phase.STEP
+            self.enter(_STEP, n)
+        self.infos[i] = info
+        return obs, flags
+
+    def keep_final(self, i: int, obs: Any) -> None:
+        """Copy the terminal observation of environment i."""
+        self._final.write(self._final_views, 0, obs)
+        self.finals[i] = self._final.read(self._final_views, 0)
+
+    def _reset(self, i: int, n: int, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
+        self.session.phase = Phase.RESET
+        self.enter(_RESET, n)
+        env = self.envs[i]
+        result = env.reset() if seed is None else env.reset(seed=seed)
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise UserCodeError(
+                f"environment {i}: reset() must return (observation, info), and returned"
+                f" {shown(result)}"
+            )
+        _check_info(i, result[1], "reset")
+        return result
+
+    def encode_tail(self, obs: Any) -> bytes:
+        """What of the latest step lies behind the fixed part; it is forgotten then."""
+        try:
+            return self.record.encode_tail(obs, self.finals, self.infos)
+        except ValueCodecError as error:
+            raise UserCodeError(
+                f"{error}. An info may hold numbers, texts, arrays, and lists, tuples, sets and"
+                " dicts of these; remove the rest in a wrapper"
+            ) from None
+        finally:
+            self.forget()
+
+    def forget(self) -> None:
+        """Nothing is left to tell."""
+        self.finals = {}
+        self.infos = [{} for _ in self.envs]
+
+
+def _tell_nobody(_phase: int, _seq: int) -> None:
+    """Where no progress word is mine yet."""
+
+
+def _spaces(envs: list[AnyEnv]) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
+    """The spaces that all environments share."""
+    found = []
+    for name in ("observation_space", "action_space"):
+        space = getattr(envs[0], name, None)
+        if not isinstance(space, gymnasium.Space):
+            raise UserCodeError(f"the environment's {name} is {space!r}, not a gymnasium.Space")
+        for i, env in enumerate(envs):
+            if getattr(env, name, None) != space:
+                raise UserCodeError(
+                    f"environment {i} has another {name} than environment 0; all environments of"
+                    " an agent must have the same"
+                )
+        found.append(space)
+    return found[0], found[1]
+
+
+def as_reward(value: Any) -> float:
+    """The number that `value` is, exactly.
+
+    Numbers of Python and numpy, arrays and tensors of one element are taken.
+
+    Raises:
+        LayoutError: it is no number, or not one that float64 holds exactly.
+    """
+    if value is None or isinstance(value, str | bytes):
+        raise LayoutError(f"reward: expected a number, got {shown(value)}")
+    try:
+        if getattr(value, "shape", ()) != ():
+            value = value.item()  # ValueError for more than one element
+        number = float(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise LayoutError(f"reward: expected a number, got {shown(value)} ({error})") from None
+    if number != value and value == value:
+        raise LayoutError(f"reward: {shown(value)} can't be a float64 without loss")
+    return number
+
+
+def _check_info(i: int, info: Any, call: str) -> None:
+    if not isinstance(info, dict):
+        raise UserCodeError(f"environment {i}: {call}() returned {shown(info)} as info, no dict")
+
+
+def no_step(result: Any, i: int = 0) -> UserCodeError:
+    """The error for what step() returned, which is no five values."""
+    text = (
+        f"environment {i}: step() must return (observation, reward, terminated, truncated, info),"
+        f" and returned {shown(result)}"
+    )
+    if isinstance(result, tuple) and len(result) == 4:
+        text += "; four values are the old Gym API: wrap the environment for Gymnasium"
+    return UserCodeError(text)
+
+
+def blamed(i: int, error: LayoutError) -> UserCodeError:
+    """What environment i returned doesn't fit its space."""
+    return UserCodeError(f"environment {i}: {error}")
