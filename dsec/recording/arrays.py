@@ -99,7 +99,8 @@ class Transitions:
         env_reward: what the environment returned; float64.
         terminated, truncated: bool.
         end: text: why the episode ended with this step: `terminated`, `truncated`, `infra` (a
-            process died, and with it what came next), `cut` (the run's quota or its end), or nothing where it goes on.
+            process died, and with it what came next), `cut` (the run's quota or its end), or
+            nothing where it goes on.
         final_obs: what the last step of an episode led to, wherever `end` says something.
         infos: the info of each step that had one.
         reset_infos: the info of the very first reset, by environment. Those of later resets are

@@ -22,6 +22,7 @@ from dsec.ipc.frames import (
     Wire,
 )
 from dsec.ipc.layout import (
+    FLAG_INFRA,
     FLAG_TERMINATED,
     FLAG_TRUNCATED,
     EnvRecord,
@@ -83,7 +84,9 @@ class ScriptedAgent:
         end_chance: float = 0.1,
         info_chance: float = 0.1,
         pools: tuple[list[Any], list[Any]] | None = None,
+        losses: frozenset[int] = frozenset(),
     ) -> None:
+        self.losses = losses  # transitions that say that the environments were lost
         self.name, self.group, self.n = name, group, n
         self.obs_space, self.action_space = obs_space, action_space
         self.truth = Truth()
@@ -147,6 +150,10 @@ class ScriptedAgent:
         truth.env_rewards.append(noise.normal(size=n).tolist() if seq >= 0 else [0.0] * n)
         truth.finals.append({i: self._sample(self.obs_space) for i in range(n) if flags[i]})
         truth.obs.append([self._sample(self.obs_space) for _ in range(n)])
+        if seq in self.losses:
+            truth.flags[-1] = [FLAG_INFRA | FLAG_TRUNCATED] * n
+            truth.env_rewards[-1] = [0.0] * n
+            truth.finals[-1] = dict(enumerate(truth.obs[seq]))
         told = noise.random(n) < info_chance
         truth.infos.append([{"seq": seq, "x": np.float32(0.5)} if tell else {} for tell in told])
 

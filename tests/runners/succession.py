@@ -1,0 +1,177 @@
+"""Successors for dead runners: what a kernel does between a death and Resume, by hand.
+
+Owns the spare, the Takeover with the segments of the agent under a new epoch, and what runners
+keep for their successors. Knows nothing of what is restored.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from dsec.errors import ChannelTimeout, RingTimeout
+from dsec.ipc import segment
+from dsec.ipc.channel import Channel
+from dsec.ipc.frames import (
+    Constructed,
+    Kept,
+    Protection,
+    Resume,
+    Role,
+    SegmentRef,
+    Start,
+    TakenOver,
+    Takeover,
+    Wire,
+)
+from dsec.ipc.ring import KIND_END
+from tests.runners.kernel import PATIENCE_S, Agent, Runner
+
+FATE = "killed by a test"
+
+
+def kill(runner: Runner) -> None:
+    """SIGKILL, and see it die of that."""
+    signal.pidfd_send_signal(runner.pidfd, signal.SIGKILL)
+    assert runner.wait() == -signal.SIGKILL
+
+
+class Succession:
+    """The line of runners of one agent.
+
+    Attributes:
+        takeovers: what each successor answered, by role.
+        protection: what each role's runner told last.
+    """
+
+    def __init__(self, agent: Agent, zygote: Channel) -> None:
+        self.agent = agent
+        self._zygote = zygote
+        self._epoch = 1
+        self._kept: dict[Role, tuple[int, int]] = {}
+        self.protection: dict[Role, Protection] = {}
+        self.takeovers: dict[Role, list[TakenOver]] = {role: [] for role in Role}
+        self._forked: list[Runner] = []
+
+    def spare(self, role: Role) -> Runner:
+        """Fork one more runner of this role, up to where it waits for its Takeover."""
+        self._epoch += 1
+        agent = self.agent
+        name = f"{agent.plan.name}-{role.name.lower()}-{self._epoch}"
+        runner = agent.kernel.fork(self._zygote, name)
+        self._forked.append(runner)
+        start = agent.plan.start(role)
+        changed = {field: getattr(start, field) for field in Start.__struct_fields__}
+        runner.channel.send(Start(**{**changed, "epoch": self._epoch}))
+        if role is Role.ENV:
+            runner.expect(Constructed)
+        return runner
+
+    def collect(self, role: Role, runner: Runner | None = None) -> None:
+        """Take what the runner has told and nobody has read."""
+        runner = runner or self.agent.runners[role]
+        with suppress(ChannelTimeout):
+            while True:
+                frame, fds = runner.channel.recv(0.0)
+                assert isinstance(frame, Kept), frame
+                if frame.protection is not None:
+                    self.protection[role] = frame.protection
+                if fds:
+                    self._keep(role, frame.size, fds[0])
+
+    def _keep(self, role: Role, size: int, fd: int) -> None:
+        if role in self._kept:
+            os.close(self._kept[role][1])
+        self._kept[role] = size, fd
+
+    def take_over(
+        self,
+        role: Role,
+        spare: Runner | None = None,
+        *,
+        truncate: bool = False,
+        fence: Callable[[Runner], Any] = kill,
+        before_resume: Callable[[], None] = lambda: None,
+    ) -> TakenOver:
+        """Replace the runner of this role: Takeover, fence, Resume, in this order."""
+        agent, old = self.agent, self.agent.runners[role]
+        spare = spare or self.spare(role)
+        self.collect(role)
+        self._send_takeover(role, spare, truncate=truncate)
+        answer = spare.expect(TakenOver)
+        before_resume()
+        fence(old)
+        with suppress(Exception):  # what it said last, its end included
+            self.collect(role, old)
+        spare.channel.send(Resume())
+        agent.runners[role] = spare
+        if old not in self._forked:
+            self._close(old)
+        if role is Role.ENV:
+            agent.env = spare
+        self.takeovers[role].append(answer)
+        return answer
+
+    def _send_takeover(self, role: Role, spare: Runner, *, truncate: bool) -> None:
+        agent = self.agent
+        fds: list[int] = []
+        refs = []
+        for owner, held in agent.segments.items():
+            refs.append(SegmentRef(int(owner), held.size, self._epoch, len(fds)))
+            fds.append(os.dup(held.fd) if owner == role else segment.readonly(held.fd))
+        kept = -1
+        if role in self._kept:
+            kept = len(fds)
+            fds.append(segment.readonly(self._kept[role][1]))
+        wire = Wire(agent.plan.name, agent._spaces_bytes, tuple(refs), agent.plan.num_envs)
+        learns = agent.learns[Role.POLICY]
+        frame = Takeover(wire, kept, truncate, FATE, policy_learns=learns)
+        spare.channel.send(frame, fds)
+        for fd in fds:
+            os.close(fd)
+
+    def drive(self, faults: dict[int, Callable[[], Any]]) -> None:
+        """Record to the end; where observation n is recorded, `faults[n]` happens once."""
+        agent = self.agent
+        while True:
+            record = agent.take(Role.ENV, PATIENCE_S)
+            if record.flags & 2:
+                break
+            for role in (Role.POLICY, Role.REWARD):
+                with suppress(RingTimeout):
+                    agent.take(role, 0.0)
+            if record.seq in faults:
+                faults.pop(record.seq)()
+        for role in (Role.POLICY, Role.REWARD):
+            while agent.take(role, PATIENCE_S).kind != KIND_END:
+                pass
+        assert not faults, "every fault has happened"
+        for role in agent.runners:
+            self.collect_to_the_end(role)
+
+    def collect_to_the_end(self, role: Role) -> None:
+        """Read what the runner told until Done, and see it exit with 0."""
+        runner = self.agent.runners[role]
+        frames = []
+        for frame in runner.frames_to_the_end():
+            if isinstance(frame, Kept) and frame.protection is not None:
+                self.protection[role] = frame.protection
+            elif not isinstance(frame, Kept):
+                frames.append(type(frame).__name__)
+        assert frames == ["Done"], (frames, runner.stderr.read_text())
+        assert runner.wait() == 0
+
+    def close(self) -> None:
+        for _, fd in self._kept.values():
+            os.close(fd)
+        self._kept.clear()
+        for runner in self._forked:
+            if runner not in self.agent.runners.values():
+                self._close(runner)
+
+    def _close(self, runner: Runner) -> None:
+        runner.close()
+        self.agent.kernel.runners.remove(runner)
