@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dsec.errors import CorruptRingError, FrameError, JournalError, PeerError
+from dsec.errors import CorruptRingError, FrameError, JournalError
 from dsec.ipc.frames import AgentProgress, Finished, Phase, Role, Wire
 from dsec.ipc.join import Batch, Join, iter_records
 from dsec.ipc.layout import FLAG_INFRA, EnvRecord, Layout, decode_spaces
@@ -25,10 +25,9 @@ from dsec.ipc.ring import FLAG_END, KIND_ACTION, KIND_OBS, KIND_REWARD, Outbox, 
 from dsec.ipc.segment import ProgressWord
 from dsec.runners.journal import AgentIndex, Declaration, JournalReader
 from dsec.runners.records import Decoder
+from dsec.runners.words import action_words
 
 RETURNS_KEPT: Final = 100
-WORDS_CHARS_MAX: Final = 200
-ITEMS_SHOWN: Final = 16
 _WRITERS: Final = (Role.ENV, Role.POLICY, Role.REWARD)
 
 
@@ -292,24 +291,9 @@ class Track:
             return_sum=self._return_sum,
             seq_last=seq_last,
             seq_committed=self.seq_committed,
-            action_last=self._words(policy[1]) if policy is not None else "",
+            action_last=action_words(self._actions, policy[1]) if policy is not None else "",
             lost=complete - self.seq_committed,
         )
-
-    def _words(self, payload: memoryview) -> str:
-        """An action in words; that of a single environment without the axis over one."""
-        actions = self._actions
-        if len(payload) < actions.nbytes:
-            return ""
-        tree = actions.views(payload)
-        try:
-            actions.unpack(tree, payload[actions.nbytes :])
-            value = actions.read(tree, 0) if actions.n == 1 else actions.copy(tree)
-        except PeerError:
-            return ""
-        with np.printoptions(precision=6, threshold=16, edgeitems=4, linewidth=WORDS_CHARS_MAX):
-            text = " ".join(_plain(value).split())
-        return text if len(text) <= WORDS_CHARS_MAX else text[: WORDS_CHARS_MAX - 3] + "..."
 
     def close(self) -> None:
         """Unmap the rings; again is no error."""
@@ -335,14 +319,3 @@ def _last_of(raw: bytes | memoryview, kind: int) -> tuple[int, memoryview] | Non
     except CorruptRingError:
         return found
     return found
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_plain(sub)}" for key, sub in value.items()) + "}"
-    if isinstance(value, tuple):
-        shown = [_plain(sub) for sub in value[:ITEMS_SHOWN]]
-        return "(" + ", ".join(shown + ["..."] * (len(value) > ITEMS_SHOWN)) + ")"
-    if isinstance(value, str):
-        return repr(value[:WORDS_CHARS_MAX])
-    return str(value)

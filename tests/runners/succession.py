@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from dsec.errors import ChannelTimeout, RingTimeout
+from dsec.errors import ChannelClosed, ChannelTimeout, RingTimeout
 from dsec.ipc import segment
 from dsec.ipc.channel import Channel
 from dsec.ipc.frames import (
@@ -104,7 +104,7 @@ class Succession:
         answer = spare.expect(TakenOver)
         before_resume()
         fence(old)
-        with suppress(Exception):  # what it said last, its end included
+        with suppress(ChannelClosed):
             self.collect(role, old)
         spare.channel.send(Resume())
         agent.runners[role] = spare
