@@ -66,6 +66,22 @@ class JournalError(DsecError):
     """A journal or a recording can't be written or read."""
 
 
+# The interpreter, the C library, its loader, C++, OpenBLAS and Python's threads.
+_NO_MEMORY = (
+    "MemoryError",
+    "Cannot allocate memory",
+    "failed to map segment from shared object",
+    "std::bad_alloc",
+    "Memory allocation still failed",
+    "can't start new thread",
+)
+
+
+def lacks_memory(text: str) -> bool:
+    """Whether the words of an error, wherever it comes from, say that there was no memory."""
+    return any(sign in text for sign in _NO_MEMORY)
+
+
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
     """One thing wrong with a configuration.

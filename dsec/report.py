@@ -8,6 +8,7 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass, field
 
+from dsec.errors import lacks_memory
 from dsec.ipc.frames import AgentProgress, ErrorInfo, Finished, Phase, Role
 
 EXIT_FAILED = 70  # the runner reported its exception in a Failed frame
@@ -60,6 +61,13 @@ class Death:
     fault_address: str = ""
     stderr_tail: str = ""
     error: ErrorInfo | None = None
+
+    @property
+    def short_of_memory(self) -> bool:
+        """Whether it asked for memory that this machine didn't give. One that has a limit of its
+        own has reached that one: a matter of the configuration."""
+        said = f"{self.error.type}: {self.error.message}" if self.error is not None else ""
+        return not self.memory_limit_bytes and lacks_memory(said + self.stderr_tail[-400:])
 
     @property
     def signal_name(self) -> str:

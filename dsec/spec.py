@@ -13,11 +13,16 @@ from dsec.ipc.frames import Phase, Role, Start
 
 @dataclass(frozen=True, slots=True)
 class ImageSpec:
-    """A runtime image: a zygote that has imported `modules` and forks runners on request."""
+    """A runtime image: a zygote that has imported `modules` and forks runners on request.
+
+    `own`: nobody's configuration named these modules, so it isn't to blame where they can't be
+    imported: this machine, or what is installed on it, is.
+    """
 
     name: str
     modules: tuple[str, ...]
     import_timeout_s: float = 120.0
+    own: bool = False
 
 
 @dataclass(frozen=True, slots=True)

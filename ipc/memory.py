@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import resource
 from pathlib import Path
 
 
@@ -20,6 +21,21 @@ def available_bytes() -> int | None:
     if (room := cgroup_room()) is not None:
         found.append(room)
     return min(found, default=None)
+
+
+def remedy() -> str:
+    """What to do where memory was refused: raise the limit that this process has and hands on, or
+    free some."""
+    for limit, what, command in (
+        (resource.RLIMIT_AS, "of address space", "ulimit -v"),
+        (resource.RLIMIT_DATA, "of memory", "ulimit -d"),
+    ):
+        soft = resource.getrlimit(limit)[0]
+        if soft != resource.RLIM_INFINITY:
+            return f"Each process may have {soft >> 20:,} MiB {what} (`{command}`): raise that"
+    free = available_bytes()
+    there = "" if free is None else f"{free >> 20:,} MiB are available: "
+    return f"{there}run fewer agents, or end something else".capitalize()
 
 
 def cgroup_room() -> int | None:

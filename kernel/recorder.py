@@ -66,10 +66,12 @@ class Recorder(Server):
         self.run.look_over()
 
     def faulted(self, runner: Runner, death: Death) -> None:
-        """It died; that is a death of the run, unless nobody waits for it any more."""
+        """It died; that is a death of the run, unless nobody waits for it any more, or there was
+        no process: then its zygote has the cause."""
         if not self.over:
             super().faulted(runner, death)
-            self.run.died(death)
+            if death.pid:
+                self.run.died(death)
 
     def ended(self, death: Death | None) -> None:
         """It is over."""

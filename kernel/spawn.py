@@ -69,9 +69,12 @@ def exec_zygote(fds: Sequence[int], env: Mapping[str, str]) -> int:
             high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10)
             stack.callback(os.close, high)
             actions.append((os.POSIX_SPAWN_DUP2, high, to))
-        argv, ignored = [sys.executable, *_ARGV], signal.valid_signals()
+        # Those between the classic and the real-time ones are the C library's own: no set that is
+        # handed to it may hold them, and not every Python leaves them out.
+        ours = [n for n in signal.valid_signals() if n < 32 or n >= signal.SIGRTMIN]
+        argv = [sys.executable, *_ARGV]
         return os.posix_spawn(
-            argv[0], argv, env, file_actions=actions, setsigmask=(), setsigdef=ignored
+            argv[0], argv, env, file_actions=actions, setsigmask=(), setsigdef=ours
         )
 
 

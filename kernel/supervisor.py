@@ -135,7 +135,8 @@ class Supervisor:
         group = agent.spec.group
         alike = [each for each in self.agents.values() if each.spec.group == group]
         if blames_the_config(death, (each.deaths[0] if each.deaths else None for each in alike)):
-            self.fail("config", death.cause, death.error, group)
+            whose = "machine" if death.short_of_memory else "config"
+            self.fail(whose, death.cause, death.error, group)
 
     def fail(self, kind: str, text: str, error: ErrorInfo | None = None, group: str = "") -> None:
         """The run as a whole has failed: note why, the first time, and drain. A dry run goes on,
@@ -151,7 +152,8 @@ class Supervisor:
         """The recorder has finished, or won't be started again."""
         self.recorder = None
         if death is not None:
-            self.fail("internal", f"the recorder is gone: {death.cause}")
+            whose = "machine" if death.short_of_memory else "internal"
+            self.fail(whose, f"the recorder is gone: {death.cause}")
             self._end_agents(AgentEvent.FENCE)  # nobody empties the rings, so nobody could drain
         elif done is not None:
             self.report.files = done.files
@@ -281,7 +283,8 @@ class Supervisor:
     def broken(self, zygote: spawn.Zygote, death: Death) -> None:
         """An image can't be had (any more): nobody can start who needs it."""
         cause = f"image {zygote.image.name}: {death.cause}"
-        kind, whose = ("spawn", "machine") if death.kind == "spawn" else ("import", "config")
+        machines = zygote.image.own or death.kind == "spawn" or death.short_of_memory
+        kind, whose = ("spawn", "machine") if machines else ("import", "config")
         needing = [a for a in self.agents.values() if zygote.image.name in tree.images_of(a.spec)]
         for agent in needing:
             if agent.state is AgentState.WAITING:

@@ -1,4 +1,4 @@
-"""What a person can do about a death: one sentence for each kind of it. Pure.
+"""What a person can do about a death, or about a machine that can't: one sentence each.
 
 Kept apart from the kernel, which finds causes and knows no configuration, and from the command
 line, which shows them: a program that embeds dsec shows the same words.
@@ -7,7 +7,10 @@ line, which shows them: a program that embeds dsec shows the same words.
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterable
 
+from dsec.errors import lacks_memory
+from dsec.ipc import memory
 from dsec.ipc.frames import Phase, Role
 from dsec.report import EXIT_PERMANENT, Death
 
@@ -41,6 +44,8 @@ def advice(death: Death) -> str:
     if _out_of_memory(death):
         limit_mb = death.memory_limit_bytes // 2**20
         return f"It reached its limit of {limit_mb} MiB; raise limits.memory_mb, or use less"
+    if death.short_of_memory:
+        return memory.remedy()
     if death.kind == "signal":
         if death.signal in _CRASHES:
             return f"Native code under {whose} crashed; the log of its stderr may name the place"
@@ -75,6 +80,14 @@ def advice(death: Death) -> str:
             f"Something under {whose} wrote into descriptors or memory that are not its own; "
             "if it is all Python, please report this"
         )
+    return ""
+
+
+def remedy(failure: str, deaths: Iterable[Death]) -> str:
+    """What to do about the `failure` of a whole run for which the machine is to blame, given in
+    the words of whoever met it, with the deaths that led there; empty where they say it."""
+    if lacks_memory(failure) or any(death.short_of_memory for death in deaths):
+        return memory.remedy()
     return ""
 
 

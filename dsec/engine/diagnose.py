@@ -49,12 +49,16 @@ def config_problems(loaded: Loaded, report: RunReport, *, dry: bool) -> list[Dia
 
 def always_a_mistake(death: Death) -> bool:
     """Whether the death shows a mistake in the configuration, whatever else happened."""
+    if death.short_of_memory:
+        return False
     return death.kind == "import" or (death.error is not None and death.error.lookup)
 
 
 def may_be_a_mistake(death: Death, *, dry: bool) -> bool:
     """Whether the death shows one unless an agent of the same entry steps."""
-    if death.phase not in (Phase.IDLE, Phase.IMPORT, Phase.CONSTRUCT) or death.kind == "spawn":
+    if death.phase not in (Phase.IDLE, Phase.IMPORT, Phase.CONSTRUCT):
+        return False
+    if death.kind == "spawn" or death.short_of_memory:
         return False
     return dry or (death.error is not None and bool(death.error.where))
 

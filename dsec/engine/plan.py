@@ -106,7 +106,10 @@ def make_spec(
         name=config.run.name,
         run_dir=run_dir,
         seed=seed,
-        images=tuple(ImageSpec(name, modules, timeout_s) for name, modules in images.items()),
+        images=tuple(
+            ImageSpec(name, modules, timeout_s, own=name == BASE_IMAGE)
+            for name, modules in images.items()
+        ),
         agents=tuple(agents),
         record_format=config.record.format or "parquet",
         disk_wait_s=config.record.disk_wait_s,

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from dsec import __version__, rundir
 from dsec.config import Loaded, Override, dump, load
 from dsec.engine import preflight
-from dsec.engine.advice import advice
+from dsec.engine.advice import advice, remedy
 from dsec.engine.diagnose import (
     always_a_mistake,
     config_problems,
@@ -33,6 +33,7 @@ from dsec.engine.plan import make_spec, quotas
 from dsec.engine.progress import Meter, Snapshot
 from dsec.engine.summary import Exit, details, exit_code, totals
 from dsec.errors import ConfigError, DsecError, MachineError
+from dsec.ipc import memory
 from dsec.report import AgentReport, Death, RunReport
 from dsec.seeds import fresh_run_seed
 
@@ -134,6 +135,8 @@ def run(options: RunOptions, view: View) -> Outcome:
     except (ConfigError, MachineError) as error:
         where = str(claimed[0].path) if claimed else None
         return _failed(error, where)
+    except MemoryError:
+        return _failed(_no_memory(), str(claimed[0].path) if claimed else None)
     except Exception as error:
         return _internal(error, claimed[0] if claimed else None)
     finally:
@@ -194,6 +197,8 @@ def validate(config: Path, overrides: Sequence[Override], scratch: Path, view: V
         return Outcome(code, totals(report, None), _failure(report, code), report)
     except (ConfigError, MachineError) as error:
         return _failed(error, None)
+    except MemoryError:
+        return _failed(_no_memory(), None)
     except Exception as error:
         return _internal(error, None)
 
@@ -303,6 +308,7 @@ def _make_hooks(view: View, spec: RunSpec) -> Any:
 
         def __init__(self) -> None:
             self._held: list[Death] = []
+            self._told: set[tuple[int, str]] = set()
 
         def agent(self, report: AgentReport) -> None:
             view.log("debug", "agent", name=report.name, state=report.state)
@@ -320,6 +326,9 @@ def _make_hooks(view: View, spec: RunSpec) -> Any:
                     self._tell(death)
 
         def _tell(self, death: Death) -> None:
+            if (death.pid, death.cause) in self._told:
+                return  # an image that broke takes all its agents along, and they may be hundreds
+            self._told.add((death.pid, death.cause))
             name = f"{file_name(death.agent)}.{death.role.name.lower()}.err"
             # What a dry run writes is gone when somebody looks for it.
             view.death(death, advice(death), "" if spec.dry else str(logs / name))
@@ -343,7 +352,7 @@ def _failure(report: RunReport, code: Exit) -> DsecError | None:
     if not report.failure:
         return None
     if code == Exit.MACHINE:
-        return MachineError(report.failure, "")
+        return MachineError(report.failure, remedy(report.failure, report.deaths))
     error = report.failure_error
     return InternalError(report.failure, error.traceback if error is not None else "")
 
@@ -351,6 +360,10 @@ def _failure(report: RunReport, code: Exit) -> DsecError | None:
 def _failed(error: ConfigError | MachineError, run_dir: str | None) -> Outcome:
     code = Exit.CONFIG if isinstance(error, ConfigError) else Exit.MACHINE
     return Outcome(code, totals(None, run_dir), error)
+
+
+def _no_memory() -> MachineError:
+    return MachineError("the supervisor got no more memory", memory.remedy())
 
 
 def _internal(error: Exception, directory: rundir.RunDir | None) -> Outcome:

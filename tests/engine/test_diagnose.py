@@ -56,6 +56,16 @@ def lines(tmp_path: Path, report: RunReport, *, dry: bool = False) -> list[str]:
     return [str(problem).replace(f"{tmp_path}/", "") for problem in found]
 
 
+def test_a_machine_without_memory_is_no_mistake_of_the_configuration(tmp_path: Path) -> None:
+    error = ErrorInfo("MemoryError", "", "Traceback", where="env")
+    found = report([death("b", error)], failure="raised", failure_kind="machine")
+    assert lines(tmp_path, found, dry=True) == []
+    loader = death("b", None, kind="import", stderr_tail="x.so: Cannot allocate memory\n")
+    assert lines(tmp_path, report([loader])) == []
+    limited = death("b", error, memory_limit_bytes=1 << 28)
+    assert len(lines(tmp_path, report([limited]))) == 1, "the configuration set that limit"
+
+
 NO_ENV = ErrorInfo(
     "UserCodeError",
     'no environment "CartPole-v9" (did you mean CartPole-v1?)',

@@ -56,6 +56,47 @@ def test_an_image_that_can_not_be_imported_fails_its_agents(
     assert report.failure_error is not None
 
 
+NO_MEMORY = {
+    "python": "raise MemoryError",
+    "loader": "raise ImportError('libx.so: failed to map segment from shared object')",
+    "library": (
+        "import os\n"
+        "os.write(2, b'OpenBLAS error: Memory allocation still failed after 10 retries\\n')\n"
+        "os._exit(1)"
+    ),
+}
+
+
+@pytest.mark.guarantee("G6")
+@pytest.mark.parametrize("name", NO_MEMORY)
+def test_an_image_without_memory_is_the_machines_fault(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "large_world.py").write_text(NO_MEMORY[name])
+    monkeypatch.syspath_prepend(str(tmp_path))
+    images = (BASE, ImageSpec("large", ("large_world",)))
+    report = Stage(tmp_path, agent("a", image="large"), images=images).run()
+    assert report.failure_kind == "machine"
+    assert "image large: " in report.failure
+    [death] = report.deaths
+    assert (death.agent, death.kind) == ("a", "spawn")
+    assert death.short_of_memory
+
+
+@pytest.mark.guarantee("G6")
+def test_what_no_configuration_named_is_not_its_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a recorder that never was, for want of its image, has not died."""
+    (tmp_path / "broken_library.py").write_text("raise ImportError('not installed right')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    images = (ImageSpec("base", ("broken_library",), own=True),)
+    report = Stage(tmp_path, agent("a"), images=images).run()
+    assert report.failure_kind == "machine"
+    assert "not installed right" in report.failure
+    assert [death.agent for death in report.deaths] == ["a"]
+
+
 @pytest.mark.guarantee("G7")
 def test_servers_killed_before_they_are_up_are_started_again(tmp_path: Path) -> None:
     async def act(stage: Stage) -> None:

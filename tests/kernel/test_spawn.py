@@ -88,3 +88,21 @@ os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     seen, _, _ = eval((tmp_path / "control").read_text())
     names = [Path(seen[number]).name for number in range(5)]
     assert names == ["null", "out", "err", "control", "lifeline"]
+
+
+def test_signals_that_the_c_library_keeps_for_itself_are_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some builds of Python count them among the valid ones, and then refuse them with a warning,
+    which is an error here."""
+    every = set(range(1, signal.NSIG))
+    monkeypatch.setattr(signal, "valid_signals", lambda: every)
+    monkeypatch.setattr(spawn, "_ARGV", ("-c", ""))
+    fds = [os.open(os.devnull, os.O_RDWR) for _ in range(4)]
+    try:
+        pid = spawn.exec_zygote(fds, os.environ)
+    finally:
+        for fd in fds:
+            os.close(fd)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
