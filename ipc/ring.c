@@ -89,8 +89,8 @@ static int has_space(dsec_outbox *b, uint64_t need)
 }
 
 /* What a writer that found no room waits for: an eighth of the ring more than it needs, so that a
- * full ring costs a wait and a wake-up for many records and not for each. Never more than is sure to
- * come free: a reader that waits for the next record may hold up to half a ring. */
+ * full ring costs a wait and a wake-up for many records and not for each. Never more than is sure
+ * to come free: a reader that waits for the next record may hold up to half a ring. */
 static uint64_t roomy(const dsec_outbox *b, uint64_t need, uint64_t stride)
 {
     uint64_t extra = b->capacity / 8, most = b->capacity / 2 - stride;

@@ -119,9 +119,9 @@ static inline void dsec_fence(void)
     atomic_thread_fence(memory_order_seq_cst);
 }
 
-/* Begin to fetch a cache line that is soon to be written, or read. Lines of a ring change sides with
- * every record, at about the price of a call from Python, and the two can overlap. A prefetch never
- * faults, and does nothing where the processor doesn't know it. */
+/* Begin to fetch a cache line that is soon to be written, or read. Lines of a ring change sides
+ * with every record, at about the price of a call from Python, and the two can overlap. A prefetch
+ * never faults, and does nothing where the processor doesn't know it. */
 static inline void dsec_expect_write(const void *at)
 {
 #if defined(__x86_64__)

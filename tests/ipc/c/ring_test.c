@@ -33,6 +33,37 @@ static void wires_free(wires *w)
         segment_free(&w->segment[role]);
 }
 
+static void read_many(dsec_reader *r, uint64_t *seen, uint64_t written, const uint64_t *sizes)
+{
+    dsec_record many[8];
+    uint64_t ahead = written - *seen;
+    int rc = dsec_next_many(r, 0, 0, many, 8);
+    CHECK(rc == (ahead == 0 ? DSEC_TIMEOUT : ahead < 8 ? (int)ahead : 8));
+    for (int i = 0; i < rc; i++, ++*seen) {
+        CHECK(many[i].seq == *seen && many[i].nbytes == sizes[*seen]);
+        CHECK(intact(r->peer->data + many[i].offset, many[i].seq, many[i].nbytes));
+    }
+}
+
+/* Returns whether a record was given back, and with it all before it. */
+static int take_one(dsec_reader *r, uint64_t *seen, uint64_t written, const uint64_t *sizes)
+{
+    uint8_t room[1000];
+    dsec_receiver v = {.reader = r, .room = sizeof room, .into = room};
+    int64_t rc = dsec_take(&v, 0);
+    if (*seen == written) {
+        CHECK(rc == DSEC_TIMEOUT);
+        return 0;
+    }
+    uint64_t nbytes = sizes[*seen];
+    CHECK(r->now.seq == (*seen)++ && r->now.nbytes == nbytes);
+    CHECK(rc == (nbytes > sizeof room ? DSEC_TOO_LARGE : (int64_t)nbytes));
+    if (rc < 0)
+        return 0;
+    CHECK(intact(room, r->now.seq, nbytes));
+    return 1;
+}
+
 static uint64_t model_round(uint64_t *seed)
 {
     wires w;
@@ -69,27 +100,10 @@ static uint64_t model_round(uint64_t *seed)
         dsec_reader *r = &reader[who];
         uint64_t how = roll_below(seed, 5);
         if (how == 0) {
-            dsec_record many[8];
-            uint64_t ahead = written - seen[who];
-            int rc = dsec_next_many(r, 0, 0, many, 8);
-            CHECK(rc == (ahead == 0 ? DSEC_TIMEOUT : ahead < 8 ? (int)ahead : 8));
-            for (int i = 0; i < rc; i++, seen[who]++) {
-                CHECK(many[i].seq == seen[who] && many[i].nbytes == sizes[seen[who]]);
-                CHECK(intact(w.peer[0].data + many[i].offset, many[i].seq, many[i].nbytes));
-            }
+            read_many(r, &seen[who], written, sizes);
         } else if (how == 1) {
-            uint8_t room[1000];
-            dsec_receiver v = {.reader = r, .room = sizeof room, .into = room};
-            int64_t rc = dsec_take(&v, 0);
-            uint64_t nbytes = seen[who] < written ? sizes[seen[who]] : 0;
-            CHECK(rc == (seen[who] == written ? DSEC_TIMEOUT
-                         : nbytes > sizeof room ? DSEC_TOO_LARGE : (int64_t)nbytes));
-            if (rc == DSEC_TIMEOUT)
+            if (!take_one(r, &seen[who], written, sizes))
                 continue;
-            CHECK(r->now.seq == seen[who]++);
-            if (rc == DSEC_TOO_LARGE)
-                continue;
-            CHECK(intact(room, r->now.seq, nbytes));
             for (; freed[who] < seen[who]; freed[who]++)
                 used[who] -= dsec_stride(sizes[freed[who]]);
         } else if (how < 4) {

@@ -197,7 +197,7 @@ int main(void)
     stream(50, 20000, 300, put_all, take_all);
     lockstep(0, 5000);
     lockstep(50, 5000);
-    printf("stress: 100000 records to two readers, %llu sleeps, 10000 group steps; no race, no lost "
-           "wake-up\n", (unsigned long long)sleeps);
+    printf("stress: 100000 records to two readers, %llu sleeps, 10000 group steps; no race, no "
+           "lost wake-up\n", (unsigned long long)sleeps);
     return 0;
 }
