@@ -62,6 +62,11 @@ class ValueCodecError(LayoutError):
     """A value (of an info dict, say) has no place in the structured codec; its path is named."""
 
 
+class SnapshotError(DsecError):
+    """A state can't be captured, or bytes are not the state of this object; the message names the
+    attribute. Raised before anything is changed, wherever that can be known before."""
+
+
 class JournalError(DsecError):
     """A journal or a recording can't be written or read."""
 

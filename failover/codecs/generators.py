@@ -1,0 +1,231 @@
+"""Nodes that make random numbers: numpy's bit generators and RandomState, Python's Random.
+
+Owns their states, whole: the buffered half of a 32-bit draw, the kept second gaussian, and the count
+of children that a SeedSequence has spawned (numpy's own `state` leaves that out, and a restored
+generator would spawn its children again). Reading such a state through Python takes 2 to 40 µs and
+most of the time nothing has been drawn. So each node is watched by a copy of the raw memory of the
+object, which is compared and never interpreted. `trusted` proves at import, on objects of its own,
+that every draw shows there; where it wouldn't (another Python, another numpy), nothing is watched.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.random import SeedSequence
+
+from dsec.errors import SnapshotError
+from dsec.failover.codecs.reading import Reader
+from dsec.failover.codecs.writing import Writer
+
+_HEAD = object.__basicsize__
+KNOWN_BITS = ("PCG64", "PCG64DXSM", "Philox", "SFC64", "MT19937")
+
+
+def body(node: Any) -> memoryview:
+    """The memory of an object behind its reference count and type. Valid while the object lives."""
+    size = type(node).__basicsize__ - _HEAD
+    return memoryview((ctypes.c_char * size).from_address(id(node) + _HEAD)).cast("B")
+
+
+def _shows(node: Any, *draws: Callable[[], object]) -> bool:
+    """Whether each of these draws changes the memory of the object, and nothing else does."""
+    memory = body(node)
+    for draw in draws:
+        before = memory.tobytes()
+        if memory.tobytes() != before:
+            return False
+        draw()
+        if memory.tobytes() == before:
+            return False
+    return True
+
+
+def trusted() -> frozenset[type]:
+    """The types whose draws show in their own memory."""
+    found: set[type] = set()
+    for name in KNOWN_BITS:
+        bits = getattr(np.random, name)(1)
+        draw = np.random.Generator(bits)
+        half = [lambda g=draw: g.integers(0, 9, dtype=np.uint32)] * 3
+        if _shows(bits, draw.random, *half, lambda g=draw: g.standard_normal(3), draw.random):
+            found.add(type(bits))
+    mine = random.Random(1)
+    if _shows(mine, mine.random, lambda: mine.getrandbits(8)):
+        found.add(random.Random)
+    legacy = np.random.RandomState(np.random.MT19937(1))
+    if np.random.MT19937 in found and _shows(legacy, legacy.randn, legacy.randn):
+        found.add(np.random.RandomState)
+    return frozenset(found)
+
+
+TRUSTED = trusted()
+
+
+def _plain(state: Any) -> Any:
+    """A state dict of numpy as plain data."""
+    if isinstance(state, dict):
+        return {key: _plain(value) for key, value in state.items()}
+    if isinstance(state, np.ndarray):
+        return [state.dtype.str, state.tobytes()]
+    if isinstance(state, int) and not 0 <= state < 1 << 63:
+        return hex(state)
+    return state
+
+
+def _state(plain: Any) -> Any:
+    """The mirror of `_plain`."""
+    if isinstance(plain, dict):
+        return {key: _state(value) for key, value in plain.items()}
+    if isinstance(plain, list):
+        return np.frombuffer(plain[1], plain[0]).copy()
+    if isinstance(plain, str) and plain.lstrip("-").startswith("0x"):
+        return int(plain, 16)
+    return plain
+
+
+def _seed_of(bits: Any) -> SeedSequence | None:
+    seed = getattr(bits, "seed_seq", None) or getattr(bits, "_seed_seq", None)
+    return seed if type(seed) is SeedSequence else None
+
+
+def _seed_state(seed: SeedSequence | None, writer: Writer) -> Any:
+    if seed is None:
+        return None
+    entropy = seed.entropy
+    many = isinstance(entropy, list | tuple | np.ndarray)
+    numbers = [int(each) for each in entropy] if many else entropy  # type: ignore[union-attr]
+    return [
+        writer.sequence(numbers) if many else writer.value(numbers),
+        many,
+        writer.sequence(tuple(seed.spawn_key)),
+        seed.pool_size,
+        seed.n_children_spawned,
+    ]
+
+
+class Watched:
+    """What the three have in common: no children, and a cheap look at their memory."""
+
+    def watch(self, node: Any) -> Callable[[], Any] | None:
+        """A function whose result changes with the state, if that is proven for this type."""
+        return watch(node)
+
+    def hints(self, node: Any, content: Any, reader: Reader) -> None:
+        """They have no children."""
+
+
+class BitGenerator(Watched):
+    """Any of numpy's five. Content: [state, seed sequence]."""
+
+    tag = "g"
+
+    def head(self, node: Any, writer: Writer) -> Any:
+        """Its name in numpy.random."""
+        return type(node).__name__
+
+    def read(self, node: Any, writer: Writer) -> Any:
+        """The state that numpy gives, and the seed's."""
+        return [_plain(node.state), _seed_state(_seed_of(node), writer)]
+
+    def find(self, head: Any, content: Any, hint: Any, reader: Reader) -> Any:
+        """The one in place, if it has the same seed; a seed sequence can't be set, only made."""
+        if type(hint).__name__ == head and isinstance(hint, np.random.BitGenerator):
+            blank = Writer({})
+            if content[1] is None or _seed_state(_seed_of(hint), blank) == content[1]:
+                return hint
+        kind = getattr(np.random, head, None)
+        if head not in KNOWN_BITS or kind is None:
+            raise SnapshotError(f"numpy has no bit generator {head} here")
+        if content[1] is None:
+            return kind(0)
+        numbers, many, spawn_key, pool_size, spawned = content[1]
+        entropy = reader.values(numbers) if many else reader.value(numbers)
+        return kind(
+            SeedSequence(
+                entropy,
+                spawn_key=reader.values(spawn_key),
+                pool_size=pool_size,
+                n_children_spawned=spawned,
+            )
+        )
+
+    def fill(self, node: Any, content: Any, reader: Reader) -> None:
+        """Set the state."""
+        node.state = _state(content[0])
+
+
+class RandomState(Watched):
+    """numpy's legacy generator, the global one as well."""
+
+    tag = "r"
+
+    def head(self, node: Any, writer: Writer) -> Any:
+        """Nothing."""
+
+    def read(self, node: Any, writer: Writer) -> Any:
+        """All five parts; the kept gaussian is one."""
+        return _plain(node.get_state(legacy=False))
+
+    def find(self, head: Any, content: Any, hint: Any, reader: Reader) -> Any:
+        """The one in place if it rests on the same bit generator."""
+        name = content["bit_generator"]
+        if type(hint) is np.random.RandomState:
+            if hint.get_state(legacy=False)["bit_generator"] == name:
+                return hint
+        if name not in KNOWN_BITS:
+            raise SnapshotError(f"numpy has no bit generator {name} here")
+        return np.random.RandomState(getattr(np.random, name)(0))
+
+    def fill(self, node: Any, content: Any, reader: Reader) -> None:
+        """Set the state."""
+        node.set_state(_state(content))
+
+
+class PythonRandom(Watched):
+    """`random.Random`, the global one as well. Content: [version, words, gauss_next]."""
+
+    tag = "p"
+
+    def head(self, node: Any, writer: Writer) -> Any:
+        """Nothing."""
+
+    def read(self, node: Any, writer: Writer) -> Any:
+        """Its state, the words as bytes."""
+        version, words, gauss_next = node.getstate()
+        return [version, np.array(words, np.uint32).tobytes(), gauss_next]
+
+    def find(self, head: Any, content: Any, hint: Any, reader: Reader) -> Any:
+        """Any will do."""
+        return hint if type(hint) is random.Random else random.Random(0)
+
+    def fill(self, node: Any, content: Any, reader: Reader) -> None:
+        """Set the state."""
+        version, words, gauss_next = content
+        node.setstate((version, tuple(np.frombuffer(words, np.uint32).tolist()), gauss_next))
+
+
+def watch(node: Any) -> Callable[[], Any] | None:
+    """A cheap function whose result changes whenever the state of this generator does.
+
+    None: there is none for this type, read it every time.
+    """
+    if type(node) not in TRUSTED:
+        return None
+    memory = body(node).tobytes
+    if isinstance(node, random.Random):
+        return lambda: (memory(), node.gauss_next)  # type: ignore[attr-defined]
+    if isinstance(node, np.random.RandomState):
+        bits = node._bit_generator  # type: ignore[attr-defined]
+        if type(bits) not in TRUSTED:
+            return None
+        below = body(bits).tobytes
+        return lambda: (memory(), below())
+    seed = _seed_of(node)
+    return memory if seed is None else lambda: (memory(), seed.n_children_spawned)
+
+

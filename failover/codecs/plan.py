@@ -1,0 +1,213 @@
+"""The compiled attribute plan: an object's attributes, and all that hangs on them, as its state.
+
+Owns compiling (one walk over the graph, which numbers its nodes), capturing (each node by its
+tracker, what is loose by a fresh walk) and the frame of the bytes. The first walk is the expensive
+one and checks every type on the way; a capture then costs little more than what has changed. The
+graph may change its shape at any time; the plan notices and is compiled again, and an attribute
+that keeps changing its object is taken out of it, so this ends.
+
+The global generators of Python and numpy (and torch's, where it is loaded) are roots of every plan:
+they are as much of a runner's state as its attributes.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import types
+from collections import OrderedDict, defaultdict, deque
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from dsec.errors import SnapshotError
+from dsec.failover.codecs import arrays, containers, generators
+from dsec.failover.codecs.reading import MISSING, Reader, kinds_by_tag
+from dsec.failover.codecs.trackers import Edge, Reading, Restructured, encode, track
+from dsec.failover.codecs.writing import Closure, Kind, Refused, Writer
+
+FORMAT = "dsec state 1"
+COMPILES_MAX = 100  # in a row: each takes one more edge out, so more means a graph that never rests
+COMPILE_AGAIN = (8, 64, 512)  # captures after which what was loose has shown whether it stays
+
+KINDS: dict[type, Kind] = {
+    object: containers.Instance(),
+    dict: containers.Container("d", dict),
+    OrderedDict: containers.Container("o", OrderedDict),
+    defaultdict: containers.Container("e", defaultdict),
+    list: containers.Container("l", list),
+    deque: containers.Container("q", deque),
+    set: containers.Container("s", set),
+    bytearray: containers.Container("b", bytearray),
+    types.CellType: containers.Cell(),
+    Closure: containers.Function(),
+    np.ndarray: arrays.ArrayKind(),
+    np.random.RandomState: generators.RandomState(),
+    random.Random: generators.PythonRandom(),
+}
+_bits = generators.BitGenerator()
+for _name in generators.KNOWN_BITS:
+    KINDS[getattr(np.random, _name)] = _bits
+
+_State = tuple[str, list[str], list[Any], list[list[Any]], list[Any], list[list[Any]], list[Any]]
+_decoder = msgspec.msgpack.Decoder(_State)
+
+
+def global_roots() -> dict[str, Any]:
+    """The generators that belong to the process, by name."""
+    roots: dict[str, Any] = {"random": random._inst, "numpy.random": np.random.mtrand._rand}  # type: ignore[attr-defined]
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "default_generator"):
+        roots["torch"] = torch.default_generator
+    return roots
+
+
+class AttributePlan:
+    """The state of `root` and everything it refers to.
+
+    Args:
+        root: the object; captured, and restored in place.
+        name: of the codec.
+        called: what the root is called in messages.
+        natives: kinds for what packages made in C, by exact type.
+        globals_too: whether the generators of the process are part of the state.
+    """
+
+    def __init__(
+        self,
+        root: Any,
+        *,
+        name: str = "attributes",
+        called: str = "env",
+        natives: dict[type, Kind] | None = None,
+        globals_too: bool = True,
+    ) -> None:
+        self.name = name
+        self._roots = {called: root}
+        self._kinds = {**KINDS, **(natives or {})}
+        self._globals_too = globals_too
+        self._readings: list[Reading] = []
+        self._heads = msgspec.Raw(b"\x90")
+        self._known: dict[int, int] = {}
+        self._where: list[tuple[int, Any]] = []
+        self._nodes: list[tuple[Kind, Any]] = []
+        self._root_refs: list[Any] = []
+        self._names: list[str] = []
+        self._loose: set[Edge] = set()
+        self._captures = 0
+
+    def compile(self) -> None:
+        """Walk the graph and number it. Changes nothing in it.
+
+        Raises:
+            SnapshotError: something can't be held; the message names the attribute.
+        """
+        roots = self._roots | (global_roots() if self._globals_too else {})
+        writer = Writer(self._kinds)
+        self._names = list(roots)
+        refs, readings, heads = [], [], []
+        try:
+            for name, root in roots.items():
+                writer.node, writer.key = -1, name
+                refs.append(writer.value(root))
+            while len(readings) < len(writer.nodes):
+                writer.node = len(readings)
+                kind, node = writer.nodes[writer.node]
+                writer.key = ""
+                heads.append([kind.tag, kind.head(node, writer)])
+                readings.append(track(node, kind, self._loose, writer))
+        except Refused as error:
+            raise SnapshotError(self._sentence(writer, [], error)) from None
+        self._readings, self._nodes, self._root_refs = readings, writer.nodes, refs
+        self._where, self._known = writer.parents, writer.index
+        self._heads = msgspec.Raw(encode(heads))
+
+    def capture(self) -> bytes:
+        """The state now.
+
+        Raises:
+            SnapshotError: something can't be held; the message names the attribute.
+        """
+        self._captures += 1
+        if not self._readings or self._captures in COMPILE_AGAIN:
+            self.compile()
+        for _ in range(COMPILES_MAX):
+            try:
+                return self._capture()
+            except Restructured as change:
+                if change.edge is not None:
+                    self._loose.add(change.edge)
+                self.compile()
+        raise SnapshotError("the objects change their structure while they are being looked at")
+
+    def _capture(self) -> bytes:
+        writer = Writer(self._kinds, self._known, len(self._readings))
+        number = -1
+        try:
+            contents = []
+            for number, read in enumerate(self._readings):
+                contents.append(read(writer))
+            heads, loose = self._capture_loose(writer)
+        except Refused as error:
+            if writer.node < 0:
+                writer.node = number
+            raise SnapshotError(self._sentence(writer, self._where, error)) from None
+        return encode((FORMAT, self._names, self._root_refs, self._heads, contents, heads, loose))
+
+    def _capture_loose(self, writer: Writer) -> tuple[list[Any], list[Any]]:
+        """Write what isn't in the plan; it may refer to more of its kind."""
+        heads: list[Any] = []
+        contents: list[Any] = []
+        while len(contents) < len(writer.nodes):
+            kind, node = writer.nodes[len(contents)]
+            writer.node = len(self._readings) + len(contents)
+            writer.key = ""
+            heads.append([kind.tag, kind.head(node, writer)])
+            contents.append(kind.read(node, writer))
+        return heads, contents
+
+    def _sentence(self, writer: Writer, known: list[tuple[int, Any]], error: Refused) -> str:
+        """The refusal with the way to the attribute: `env.env.world holds …`."""
+        parents = [*known, *writer.parents]
+        path, number = [_step(writer.key)], writer.node
+        while number >= 0:
+            number, key = parents[number]
+            path.append(_step(key) if number >= 0 else str(key))
+        return f"{''.join(reversed(path))} {error.reason}"
+
+    def restore(self, data: bytes | memoryview) -> None:
+        """Put a captured state into the roots of this process.
+
+        Raises:
+            SnapshotError: these bytes are no state of such an object.
+        """
+        try:
+            form, names, refs, heads, contents, more_heads, more = _decoder.decode(data)
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            raise SnapshotError(f"these bytes are no state of an object: {error}") from None
+        if form != FORMAT or len(heads) != len(contents) or len(more_heads) != len(more):
+            raise SnapshotError(f"these bytes are no state of an object of the format {FORMAT!r}")
+        roots = self._roots | (global_roots() if self._globals_too else {})
+        if names[: len(self._roots)] != list(self._roots):
+            raise SnapshotError(f"this is the state of {names[0]}, not of {next(iter(self._roots))}")
+        nodes = [(head[0], head[1], content) for head, content in zip(heads, contents, strict=True)]
+        nodes += [(head[0], head[1], content) for head, content in zip(more_heads, more, strict=True)]
+        reader = Reader(kinds_by_tag(self._kinds), nodes)
+        for name, ref in zip(names, refs, strict=True):
+            if name not in roots:
+                raise SnapshotError(f"the state has a part {name}, which is not loaded here")
+            reader.hint(ref, roots[name])
+        reader.restore()
+        for name, ref in zip(names, refs, strict=True):
+            if reader.value(ref) is not roots[name]:
+                raise SnapshotError(f"{name} is of another class than in the state")
+        self._readings = []
+
+
+def _step(key: Any) -> str:
+    if key == "" or key is MISSING:
+        return ""
+    if isinstance(key, str):
+        return key if key.startswith("[") else f".{key}"
+    return f"[{key!r}]"

@@ -1,0 +1,242 @@
+"""How each node of a plan is read again quickly: look whether it is what it was, and only then work.
+
+Owns the caches of a compiled plan. A tracker gives the content of its node, as `Kind.read` would,
+and keeps it encoded while nothing changed. Whether something changed is decided by identity: a
+number or text that is the same object is the same value, and what refers to nodes refers to the
+same ones. What has no cheap test is read every time. Trackers hold what they compare with, so an
+identity can't be re-used behind their back.
+
+An attribute that refers to a node and then to another one breaks the plan (`Restructured`): it is
+remembered as loose, the plan is compiled anew, and from then on what hangs there is written afresh
+in every capture.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from operator import is_
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from dsec.failover.codecs import arrays, layouts
+from dsec.failover.codecs.containers import Container, Instance, fields_of, read_items, read_slots
+from dsec.failover.codecs.writing import Kind, Refused, Writer
+
+encode = msgspec.msgpack.Encoder().encode
+ALL = object()
+"""The key of an edge that stands for all items of a sequence."""
+
+Edge = tuple[int, Any]
+Reading = Callable[[Writer], Any]
+
+
+class Restructured(Exception):
+    """The graph is no longer the one that was compiled: this edge leads elsewhere now."""
+
+    def __init__(self, edge: Edge | None) -> None:
+        super().__init__(edge)
+        self.edge = edge
+
+
+class Fields:
+    """Reads a mapping of attributes or items, as [keys, values]."""
+
+    def __init__(self, node: Any, items: dict[Any, Any], loose: set[Edge], writer: Writer) -> None:
+        self._id = id(node)
+        self._items = items
+        self._keys: tuple[Any, ...] = ()
+        self._seen: tuple[Any, ...] = ()
+        self._written: list[Any] = []
+        self._refers: list[bool] = []
+        self._fresh: list[int] = []  # positions to be written anew each time
+        self._encoded: msgspec.Raw | None = None
+        self._learn(loose, writer, compiling=True)
+
+    def _learn(self, loose: set[Edge], writer: Writer, *, compiling: bool) -> None:
+        """Take in all keys and values."""
+        self._keys = tuple(self._items)
+        self._seen = tuple(self._items.values())
+        self._written, self._refers, self._fresh = [], [], []
+        self._names = [writer.value(key) for key in self._keys]
+        for i, (key, value) in enumerate(zip(self._keys, self._seen, strict=True)):
+            writer.key = key
+            if compiling and (self._id, key) in loose:
+                self._fresh.append(i)
+                self._written.append(None)
+                self._refers.append(False)
+                continue
+            writer.referred = False
+            self._written.append(writer.value(value))
+            self._refers.append(writer.referred)
+            if writer.referred and not compiling:
+                self._fresh.append(i)
+        self._encoded = None
+
+    def read(self, writer: Writer) -> Any:
+        """[keys, values], encoded if they don't refer to anything loose."""
+        items = self._items
+        seen = self._seen
+        values = tuple(items.values())
+        if len(values) != len(seen) or not all(map(is_, items, self._keys)):
+            self._reshape(writer)
+        elif not all(map(is_, values, seen)):
+            self._update(values, writer)
+        elif self._encoded is not None:
+            return self._encoded
+        if not self._fresh:
+            self._encoded = msgspec.Raw(encode([self._names, self._written]))
+            return self._encoded
+        written = self._written
+        for i in self._fresh:
+            writer.key = self._keys[i]
+            written[i] = writer.value(self._seen[i])
+        return [self._names, written.copy()]
+
+    def _update(self, values: tuple[Any, ...], writer: Writer) -> None:
+        fresh = self._fresh
+        for i, (old, new) in enumerate(zip(self._seen, values, strict=True)):
+            if old is new or i in fresh:
+                continue
+            if self._refers[i]:
+                raise Restructured((self._id, self._keys[i]))
+            writer.key = self._keys[i]
+            writer.referred = False
+            self._written[i] = writer.value(new)
+            if writer.referred:
+                fresh.append(i)
+        self._seen = values
+        self._encoded = None
+
+    def _reshape(self, writer: Writer) -> None:
+        """Keys came or went."""
+        before = dict(zip(self._keys, zip(self._seen, self._refers, strict=True), strict=True))
+        fresh = {self._keys[i] for i in self._fresh}
+        for key, (old, refers) in before.items():
+            if refers and key not in fresh and self._items.get(key, ALL) is not old:
+                raise Restructured((self._id, key))
+        loose = {(self._id, key) for key in fresh}
+        kept = {key for key, (_, refers) in before.items() if refers and key not in fresh}
+        self._learn(loose, writer, compiling=False)
+        self._fresh = [i for i in self._fresh if self._keys[i] not in kept]
+
+
+class Items:
+    """Reads a list or a deque."""
+
+    def __init__(self, node: Any, loose: set[Edge], writer: Writer) -> None:
+        self._id = id(node)
+        self._node = node
+        self._fresh = (self._id, ALL) in loose
+        self._seen: tuple[Any, ...] = ()
+        self._encoded: msgspec.Raw | None = None
+        self._refers = False
+        if not self._fresh:
+            writer.key = "[…]"
+            writer.referred = False
+            self._seen = tuple(node)
+            self._encoded = msgspec.Raw(encode(writer.sequence(self._seen)))
+            self._refers = writer.referred
+
+    def read(self, writer: Writer) -> Any:
+        """The items, encoded if they don't refer to anything loose."""
+        node, seen = self._node, self._seen
+        if not self._fresh:
+            if len(node) == len(seen) and all(map(is_, node, seen)) and self._encoded is not None:
+                return self._encoded
+            if self._refers:
+                raise Restructured((self._id, ALL))
+        writer.key = "[…]"
+        writer.referred = False
+        values = tuple(node)
+        written = writer.sequence(values)
+        if self._fresh or writer.referred:
+            self._fresh = True
+            return written
+        self._seen, self._encoded = values, msgspec.Raw(encode(written))
+        return self._encoded
+
+
+def _instance(node: Any, loose: set[Edge], writer: Writer) -> Reading:
+    items = fields_of(node)
+    fields = Fields(node, items, loose, writer) if items else None
+    base = layouts.layout(type(node)) or object
+    has_slots = bool(layouts.slots(type(node)))
+    read_slots(node, writer)
+    if base is not object:
+        read_items(node, base, writer)
+
+    def read(writer: Writer) -> Any:
+        if fields is None and getattr(node, "__dict__", None):
+            raise Restructured(None)
+        return [
+            fields.read(writer) if fields is not None else [[], []],
+            read_slots(node, writer) if has_slots else None,
+            read_items(node, base, writer) if base is not object else None,
+        ]
+
+    def read_plain(writer: Writer) -> Any:
+        assert fields is not None
+        return [fields.read(writer), None, None]
+
+    return read_plain if fields is not None and not has_slots and base is object else read
+
+
+def _array(node: arrays.Array, kind: Kind, writer: Writer) -> Reading:
+    first = kind.read(node, writer)
+    shape, dtype = node.shape, node.dtype
+    if not isinstance(first, bytes):
+        return lambda writer: kind.read(node, writer)
+    if not node.flags.writeable and node.base is None:
+        encoded = msgspec.Raw(encode(first))
+        return lambda writer: encoded
+    if node.flags.c_contiguous:
+        copy = node.tobytes
+
+        def read(writer: Writer) -> Any:
+            if node.shape != shape or node.dtype is not dtype:
+                raise Restructured(None)
+            return copy()
+
+        return read
+    return lambda writer: kind.read(node, writer)
+
+
+def watched(node: Any, kind: Kind, look: Callable[[], Any], writer: Writer) -> Reading:
+    """Read a node only when what `look` returns has changed."""
+    seen = look()
+    encoded = msgspec.Raw(encode(kind.read(node, writer)))
+
+    def read(writer: Writer) -> Any:
+        nonlocal seen, encoded
+        now = look()
+        if now != seen:
+            encoded = msgspec.Raw(encode(kind.read(node, writer)))
+            seen = look()
+        return encoded
+
+    return read
+
+
+def track(node: Any, kind: Kind, loose: set[Edge], writer: Writer) -> Reading:
+    """How this node is read from now on; the nodes that it refers to get their numbers."""
+    if isinstance(kind, Instance):
+        return _instance(node, loose, writer)
+    if isinstance(kind, Container) and kind.base is dict:
+        return Fields(node, node, loose, writer).read
+    if isinstance(kind, Container) and kind.base in (list, deque):
+        return Items(node, loose, writer).read
+    if isinstance(kind, arrays.ArrayKind) and type(node) is np.ndarray:
+        return _array(node, kind, writer)
+    look = getattr(kind, "watch", None)
+    if look is not None and (found := look(node)) is not None:
+        return watched(node, kind, found, writer)
+    kind.read(node, writer)
+    return lambda writer: kind.read(node, writer)
+
+
+def refused_at(path: Iterable[str], error: Refused) -> str:
+    """The sentence for a refusal: who holds what."""
+    return f"{''.join(path)} {error.reason}"
