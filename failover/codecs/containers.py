@@ -52,7 +52,7 @@ def read_mapping(items: dict[Any, Any], writer: Writer) -> list[Any]:
     return [keys, values]
 
 
-def read_items(node: Any, base: type, writer: Writer) -> Any:
+def read_items(node: Any, base: Any, writer: Writer) -> Any:
     """What a builtin container, or the builtin part of a subclass, holds."""
     if base in (list, deque):
         writer.key = "[…]"
@@ -72,7 +72,7 @@ def read_items(node: Any, base: type, writer: Writer) -> Any:
 class Container:
     """One builtin container type: dict, OrderedDict, defaultdict, list, deque, set, bytearray."""
 
-    def __init__(self, tag: str, base: type) -> None:
+    def __init__(self, tag: str, base: Any) -> None:
         self.tag = tag
         self.base = base
 
@@ -108,7 +108,7 @@ class Container:
         fill_items(node, self.base, content, reader)
 
 
-def hint_items(node: Any, base: type, content: Any, reader: Reader) -> None:
+def hint_items(node: Any, base: Any, content: Any, reader: Reader) -> None:
     """Pass on the children of a builtin container."""
     if base in (list, deque):
         for i, written in enumerate(content):
@@ -117,7 +117,7 @@ def hint_items(node: Any, base: type, content: Any, reader: Reader) -> None:
         for key, written in zip(*content, strict=True):
             plain = type(key) is not list
             reader.hint(key, MISSING)
-            reader.hint(written, base.get(node, key, MISSING) if plain else MISSING)  # type: ignore[attr-defined]
+            reader.hint(written, base.get(node, key, MISSING) if plain else MISSING)
     elif base is set:
         for written in content:
             reader.hint(written, MISSING)
@@ -148,7 +148,10 @@ def fill_items(node: Any, base: Any, content: Any, reader: Reader) -> None:
 
 
 class Instance:
-    """An instance of a class made by a class statement. Content: [[names, values], slots, items]."""
+    """An instance of a class made by a class statement.
+
+    Content: [[names, values], slots, items].
+    """
 
     tag = "i"
 
@@ -180,7 +183,9 @@ class Instance:
                 f" {'nothing' if hint is MISSING else cls.__qualname__} in its place"
             )
         cls = named(module, name)
-        base = layouts.layout(cls)
+        if not isinstance(cls, type):
+            raise SnapshotError(f"{module}.{name} is no class here")
+        base: Any = layouts.layout(cls)
         if base is None or base in layouts.VALUES:
             raise SnapshotError(f"{module}.{name} is another class now")
         try:
@@ -289,9 +294,8 @@ class Function:
 
     def find(self, head: Any, content: Any, hint: Any, reader: Reader) -> Any:
         """The function in place, if it is the same code."""
-        if type(hint) is types.FunctionType:
-            if self.head(hint, None) == head:  # type: ignore[arg-type]
-                return hint
+        if type(hint) is types.FunctionType and self.head(hint, Writer({})) == head:
+            return hint
         raise SnapshotError(f"the state holds the function {head[1]}, which is not here")
 
     def hints(self, node: Any, content: Any, reader: Reader) -> None:

@@ -1,16 +1,18 @@
 """Nodes that make random numbers: numpy's bit generators and RandomState, Python's Random.
 
-Owns their states, whole: the buffered half of a 32-bit draw, the kept second gaussian, and the count
-of children that a SeedSequence has spawned (numpy's own `state` leaves that out, and a restored
-generator would spawn its children again). Reading such a state through Python takes 2 to 40 µs and
-most of the time nothing has been drawn. So each node is watched by a copy of the raw memory of the
-object, which is compared and never interpreted. `trusted` proves at import, on objects of its own,
-that every draw shows there; where it wouldn't (another Python, another numpy), nothing is watched.
+Owns their states, whole: the buffered half of a 32-bit draw, the kept second gaussian, and the
+count of children that a SeedSequence has spawned (numpy's own `state` leaves that out, and a
+restored generator would spawn its children again). Reading such a state through Python takes 2 to
+40 µs and most of the time nothing has been drawn. So each node is watched by a copy of the raw
+memory of the object, which is compared and never interpreted. `trusted` proves at import, on
+objects of its own, that every draw shows there; where it wouldn't (another Python, another numpy),
+nothing is watched.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -51,8 +53,9 @@ def trusted() -> frozenset[type]:
     for name in KNOWN_BITS:
         bits = getattr(np.random, name)(1)
         draw = np.random.Generator(bits)
-        half = [lambda g=draw: g.integers(0, 9, dtype=np.uint32)] * 3
-        if _shows(bits, draw.random, *half, lambda g=draw: g.standard_normal(3), draw.random):
+        half = functools.partial(draw.integers, 0, 9, dtype=np.uint32)
+        normal = functools.partial(draw.standard_normal, 3)
+        if _shows(bits, draw.random, half, half, half, normal, draw.random):
             found.add(type(bits))
     mine = random.Random(1)
     if _shows(mine, mine.random, lambda: mine.getrandbits(8)):
@@ -174,9 +177,9 @@ class RandomState(Watched):
     def find(self, head: Any, content: Any, hint: Any, reader: Reader) -> Any:
         """The one in place if it rests on the same bit generator."""
         name = content["bit_generator"]
-        if type(hint) is np.random.RandomState:
-            if hint.get_state(legacy=False)["bit_generator"] == name:
-                return hint
+        is_one = type(hint) is np.random.RandomState
+        if is_one and hint.get_state(legacy=False)["bit_generator"] == name:
+            return hint
         if name not in KNOWN_BITS:
             raise SnapshotError(f"numpy has no bit generator {name} here")
         return np.random.RandomState(getattr(np.random, name)(0))
@@ -220,12 +223,10 @@ def watch(node: Any) -> Callable[[], Any] | None:
     if isinstance(node, random.Random):
         return lambda: (memory(), node.gauss_next)  # type: ignore[attr-defined]
     if isinstance(node, np.random.RandomState):
-        bits = node._bit_generator  # type: ignore[attr-defined]
+        bits: Any = node._bit_generator
         if type(bits) not in TRUSTED:
             return None
         below = body(bits).tobytes
         return lambda: (memory(), below())
     seed = _seed_of(node)
     return memory if seed is None else lambda: (memory(), seed.n_children_spawned)
-
-

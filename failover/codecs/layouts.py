@@ -7,7 +7,6 @@ It is here because guessing wrong on this line is how snapshots come to be silen
 
 from __future__ import annotations
 
-import functools
 import io
 import mmap
 import multiprocessing.process
@@ -37,13 +36,25 @@ _REASONS: tuple[tuple[type | tuple[type, ...], str], ...] = (
     (types.FrameType, "a frame of running code"),
 )
 
+REFUSED = (socket.socket, threading.Thread, subprocess.Popen, multiprocessing.process.BaseProcess)
+"""Classes written in Python whose attributes are nevertheless not what they are."""
 
-@functools.cache
+
+_layouts: dict[type, type | None] = {}
+_slots: dict[type, tuple[Any, ...]] = {}
+
+
 def layout(cls: type) -> type | None:
     """The builtin type that holds what `cls` has beside its attributes; `object` for nothing.
 
     None if C code has added to it: then the attributes are not all of its state.
     """
+    if cls not in _layouts:
+        _layouts[cls] = _layout(cls)
+    return _layouts[cls]
+
+
+def _layout(cls: type) -> type | None:
     if cls is object or cls in CONTAINERS or cls in VALUES:
         return cls
     base = cls.__base__
@@ -61,9 +72,14 @@ def layout(cls: type) -> type | None:
     return below
 
 
-@functools.cache
 def slots(cls: type) -> tuple[Any, ...]:
     """The descriptors of all `__slots__` of a class, bases first."""
+    if cls not in _slots:
+        _slots[cls] = _find_slots(cls)
+    return _slots[cls]
+
+
+def _find_slots(cls: type) -> tuple[Any, ...]:
     found = []
     for each in reversed(cls.__mro__):
         for member in vars(each).values():
@@ -79,5 +95,5 @@ def refusal(value: object) -> str:
             name = getattr(value, "name", None)
             return f"{reason} ({name})" if isinstance(name, str) and name else reason
     kind = type(value)
-    name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+    name = f"{getattr(kind, '__module__', '?')}.{kind.__qualname__}".removeprefix("builtins.")
     return f"an object made in C, {name}, whose state dsec can't read"

@@ -56,7 +56,10 @@ _decoder = msgspec.msgpack.Decoder(_State)
 
 def global_roots() -> dict[str, Any]:
     """The generators that belong to the process, by name."""
-    roots: dict[str, Any] = {"random": random._inst, "numpy.random": np.random.mtrand._rand}  # type: ignore[attr-defined]
+    roots: dict[str, Any] = {
+        "random": random._inst,
+        "numpy.random": np.random.mtrand._rand,
+    }
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "default_generator"):
         roots["torch"] = torch.default_generator
@@ -94,8 +97,14 @@ class AttributePlan:
         self._nodes: list[tuple[Kind, Any]] = []
         self._root_refs: list[Any] = []
         self._names: list[str] = []
+        self._constants: dict[int, list[Any]] = {}
         self._loose: set[Edge] = set()
         self._captures = 0
+
+    @property
+    def holds(self) -> frozenset[str]:
+        """The tags of the kinds of nodes found when the plan was last compiled."""
+        return frozenset(kind.tag for kind, _ in self._nodes)
 
     def compile(self) -> None:
         """Walk the graph and number it. Changes nothing in it.
@@ -106,7 +115,9 @@ class AttributePlan:
         roots = self._roots | (global_roots() if self._globals_too else {})
         writer = Writer(self._kinds)
         self._names = list(roots)
-        refs, readings, heads = [], [], []
+        refs: list[Any] = []
+        heads: list[Any] = []
+        readings: list[Reading] = []
         try:
             for name, root in roots.items():
                 writer.node, writer.key = -1, name
@@ -121,6 +132,7 @@ class AttributePlan:
             raise SnapshotError(self._sentence(writer, [], error)) from None
         self._readings, self._nodes, self._root_refs = readings, writer.nodes, refs
         self._where, self._known = writer.parents, writer.index
+        self._constants = writer.constants
         self._heads = msgspec.Raw(encode(heads))
 
     def capture(self) -> bytes:
@@ -142,16 +154,15 @@ class AttributePlan:
         raise SnapshotError("the objects change their structure while they are being looked at")
 
     def _capture(self) -> bytes:
-        writer = Writer(self._kinds, self._known, len(self._readings))
-        number = -1
+        writer = Writer(self._kinds, self._known, len(self._readings), self._constants)
+        contents: list[Any] = []
         try:
-            contents = []
-            for number, read in enumerate(self._readings):
+            for read in self._readings:
                 contents.append(read(writer))
             heads, loose = self._capture_loose(writer)
         except Refused as error:
             if writer.node < 0:
-                writer.node = number
+                writer.node = len(contents)
             raise SnapshotError(self._sentence(writer, self._where, error)) from None
         return encode((FORMAT, self._names, self._root_refs, self._heads, contents, heads, loose))
 
@@ -190,9 +201,13 @@ class AttributePlan:
             raise SnapshotError(f"these bytes are no state of an object of the format {FORMAT!r}")
         roots = self._roots | (global_roots() if self._globals_too else {})
         if names[: len(self._roots)] != list(self._roots):
-            raise SnapshotError(f"this is the state of {names[0]}, not of {next(iter(self._roots))}")
+            raise SnapshotError(
+                f"this is the state of {names[0]}, not of {next(iter(self._roots))}"
+            )
         nodes = [(head[0], head[1], content) for head, content in zip(heads, contents, strict=True)]
-        nodes += [(head[0], head[1], content) for head, content in zip(more_heads, more, strict=True)]
+        nodes += [
+            (head[0], head[1], content) for head, content in zip(more_heads, more, strict=True)
+        ]
         reader = Reader(kinds_by_tag(self._kinds), nodes)
         for name, ref in zip(names, refs, strict=True):
             if name not in roots:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import xxhash
 
 from dsec.errors import SnapshotError
 from dsec.failover.codecs import writing as w
@@ -34,6 +35,14 @@ def _as_tuples(described: Any) -> Any:
         inner = kind if isinstance(kind, str) else _as_tuples(kind)
         fields.append((name, inner, *(tuple(each) for each in shape)))
     return fields
+
+
+def digest(array: Any) -> bytes:
+    """The hash of an array's form and elements; empty for anything else."""
+    if type(array) is not np.ndarray or array.dtype.hasobject:
+        return b""
+    form = f"{array.dtype.str}{array.shape}".encode()
+    return xxhash.xxh3_128_digest(form + array.tobytes())
 
 
 def named(module: str, name: str) -> Any:
@@ -115,6 +124,9 @@ class Reader:
             case w.GENERATOR:
                 is_one = isinstance(current, np.random.Generator)
                 self.hint(written[1], current.bit_generator if is_one else MISSING)
+            case w.CONSTANT:
+                if digest(current) != written[1]:
+                    raise SnapshotError("a constant array (a bound of a space) is another one here")
             case w.KEEP:
                 if current is MISSING or w.describe(current) != written[1]:
                     raise SnapshotError(
@@ -140,7 +152,7 @@ class Reader:
                 return tuple(self.values(written[1], current))
             case w.GENERATOR:
                 return self._generator(written[1][1], current)
-            case w.KEEP:
+            case w.KEEP | w.CONSTANT:
                 return current
             case w.GLOBAL:
                 return named(written[1], written[2])
@@ -207,5 +219,3 @@ class Reader:
 def kinds_by_tag(kinds: Mapping[type, w.Kind]) -> dict[str, w.Kind]:
     """The table for reading from the table for writing."""
     return {kind.tag: kind for kind in kinds.values()}
-
-

@@ -1,4 +1,4 @@
-"""How each node of a plan is read again quickly: look whether it is what it was, and only then work.
+"""How each node of a plan is read again quickly: see whether it changed, and only then work.
 
 Owns the caches of a compiled plan. A tracker gives the content of its node, as `Kind.read` would,
 and keeps it encoded while nothing changed. Whether something changed is decided by identity: a
@@ -14,7 +14,7 @@ in every capture.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from operator import is_
 from typing import Any
 
@@ -23,9 +23,15 @@ import numpy as np
 
 from dsec.failover.codecs import arrays, layouts
 from dsec.failover.codecs.containers import Container, Instance, fields_of, read_items, read_slots
-from dsec.failover.codecs.writing import Kind, Refused, Writer
+from dsec.failover.codecs.reading import digest
+from dsec.failover.codecs.writing import CONSTANT, Kind, Writer
 
 encode = msgspec.msgpack.Encoder().encode
+BOX = ("gymnasium.spaces.box", "Box")
+BOX_BOUNDS = ("low", "high", "bounded_below", "bounded_above")
+"""The arrays of a Box are constants by Gymnasium's contract, and may be as large as observations:
+they are compared and not copied."""
+
 ALL = object()
 """The key of an edge that stands for all items of a sequence."""
 
@@ -161,8 +167,12 @@ class Items:
 
 def _instance(node: Any, loose: set[Edge], writer: Writer) -> Reading:
     items = fields_of(node)
-    fields = Fields(node, items, loose, writer) if items else None
     base = layouts.layout(type(node)) or object
+    if (type(node).__module__, type(node).__name__) == BOX:
+        for array in map(items.get, BOX_BOUNDS):
+            if found := digest(array):
+                writer.constants[id(array)] = [CONSTANT, found]
+    fields = Fields(node, items, loose, writer) if items else None
     has_slots = bool(layouts.slots(type(node)))
     read_slots(node, writer)
     if base is not object:
@@ -233,10 +243,8 @@ def track(node: Any, kind: Kind, loose: set[Edge], writer: Writer) -> Reading:
     look = getattr(kind, "watch", None)
     if look is not None and (found := look(node)) is not None:
         return watched(node, kind, found, writer)
+    make = getattr(kind, "track", None)
+    if make is not None:
+        return make(node)  # type: ignore[no-any-return]
     kind.read(node, writer)
     return lambda writer: kind.read(node, writer)
-
-
-def refused_at(path: Iterable[str], error: Refused) -> str:
-    """The sentence for a refusal: who holds what."""
-    return f"{''.join(path)} {error.reason}"

@@ -2,8 +2,8 @@
 
 Owns the writing half of the wire form; reading.py is its mirror. A *node* is an object whose
 identity matters, because it can change or because others hold it: it is written once, under a
-number, and referred to. A *value* can't change and is written where it stands. What a node holds is
-the business of its `Kind`; the kinds of single packages (numpy, torch, ALE…) are added from outside.
+number, and referred to. A *value* can't change and is written where it stands. What a node holds
+is the business of its `Kind`; the kinds of single packages (ALE, torch…) are added from outside.
 
 All scalars are exact: floats are eight bytes, numpy's scalars keep their type, NaN keeps its bits.
 """
@@ -23,6 +23,7 @@ import numpy as np
 from dsec.errors import SnapshotError
 from dsec.failover.codecs import layouts
 
+CONSTANT = 20
 REF, TUPLE, BIGINT, SCALAR, GLOBAL, METHOD, KEEP, COMPLEX, FROZENSET, SUBTUPLE = range(10)
 PARTIAL, RANGE, SLICE, DTYPE, MEMBER, MODULE, ATOM, BOUND, TEXT, GENERATOR = range(10, 20)
 
@@ -97,12 +98,18 @@ class Writer:
         kinds: by exact type.
         number: of the first node that isn't known yet.
         known: numbers of nodes that are written elsewhere, by id.
+        constants: what is written instead of arrays that are only compared, by id.
     """
 
     def __init__(
-        self, kinds: Mapping[type, Kind], known: dict[int, int] | None = None, number: int = 0
+        self,
+        kinds: Mapping[type, Kind],
+        known: dict[int, int] | None = None,
+        number: int = 0,
+        constants: dict[int, list[Any]] | None = None,
     ) -> None:
         self.kinds = kinds
+        self.constants = constants if constants is not None else {}
         self._known = known if known is not None else {}
         self._first = number
         self.index: dict[int, int] = {}
@@ -128,7 +135,8 @@ class Writer:
             return value
         node_kind = self.kinds.get(kind)
         if node_kind is not None:
-            return self.ref(value, node_kind)
+            constant = self.constants.get(id(value))
+            return self.ref(value, node_kind) if constant is None else constant
         write = _VALUE_WRITERS.get(kind)
         if write is not None:
             return write(self, value)
@@ -173,9 +181,8 @@ class Writer:
             if (name := importable(value)) is not None:
                 return [GLOBAL, *name]
             raise Refused(f"holds {layouts.refusal(value)}")
-        for sort, (reason) in ((each, layouts.refusal(value)) for each in _REFUSED_INSTANCES):
-            if isinstance(value, sort):
-                raise Refused(f"holds {reason}")
+        if isinstance(value, layouts.REFUSED):
+            raise Refused(f"holds {layouts.refusal(value)}")
         if base is tuple and not getattr(value, "__dict__", None):
             return [SUBTUPLE, self.value(kind), self.sequence(value)]
         if base in layouts.VALUES:
@@ -183,11 +190,6 @@ class Writer:
                 raise Refused(f"holds a {kind.__qualname__}, an immutable value with attributes")
             return [ATOM, self.value(kind), self.value(base(value))]
         return self.ref(value, self.kinds[object])
-
-
-_REFUSED_INSTANCES = tuple(
-    sort for sorts, _ in layouts._REASONS for sort in (sorts if isinstance(sorts, tuple) else (sorts,))
-)
 
 
 def _is_held(lock: Any) -> bool:
@@ -198,7 +200,7 @@ def _is_held(lock: Any) -> bool:
 
 
 def dtype_text(dtype: np.dtype[Any]) -> Any:
-    """A dtype as text, or for structured ones as nested lists; `np.dtype(as_descr(…))` undoes it."""
+    """A dtype as text, or for structured ones as nested lists; `reading.as_dtype` undoes it."""
     if dtype.hasobject:
         return "|O"
     if dtype.names is None and dtype.subdtype is None:
@@ -210,7 +212,8 @@ def dtype_text(dtype: np.dtype[Any]) -> Any:
 
 
 def _as_lists(described: Any) -> Any:
-    return [_as_lists(each) for each in described] if isinstance(described, list | tuple) else described
+    is_list = isinstance(described, list | tuple)
+    return [_as_lists(each) for each in described] if is_list else described
 
 
 def _write_scalar(writer: Writer, value: np.generic) -> Any:
@@ -279,8 +282,7 @@ _VALUE_WRITERS: dict[type, Callable[[Writer, Any], Any]] = {
     re.Pattern: lambda w, v: [KEEP, describe(v)],
     type(Ellipsis): lambda w, v: [GLOBAL, "builtins", "Ellipsis"],
     type(NotImplemented): lambda w, v: [GLOBAL, "builtins", "NotImplemented"],
-    **{
-        scalar: _write_scalar
-        for scalar in (np.float64, np.float32, np.int64, np.int32, np.uint8, np.bool_)
-    },
+    **dict.fromkeys(
+        (np.float64, np.float32, np.int64, np.int32, np.uint8, np.bool_), _write_scalar
+    ),
 }
