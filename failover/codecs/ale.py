@@ -13,7 +13,7 @@ from typing import Any
 
 from dsec.errors import SnapshotError
 from dsec.failover.codecs.reading import Reader
-from dsec.failover.codecs.writing import Kind, Writer
+from dsec.failover.codecs.writing import Kind, Refused, Writer
 
 
 class Emulator:
@@ -27,6 +27,8 @@ class Emulator:
 
     def head(self, node: Any, writer: Writer) -> Any:
         """What tells one game from another, as far as the emulator says."""
+        if node.getFloat("repeat_action_probability") > 0:
+            raise Refused("holds an Atari emulator with sticky actions, whose last one it hides")
         return [str(action) for action in node.getMinimalActionSet()]
 
     def read(self, node: Any, writer: Writer) -> Any:

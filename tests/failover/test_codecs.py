@@ -26,7 +26,6 @@ def codec_for(env: Any) -> Any:
     return codec
 
 
-@pytest.mark.guarantee("G3")
 @pytest.mark.parametrize("name", worlds.WORLDS)
 def test_a_spare_goes_on_where_the_other_stopped(name: str) -> None:
     env, spare = started(name), worlds.WORLDS[name]()
@@ -41,7 +40,6 @@ def test_a_spare_goes_on_where_the_other_stopped(name: str) -> None:
     spare.close()
 
 
-@pytest.mark.guarantee("G3")
 @pytest.mark.parametrize("name", worlds.WORLDS)
 def test_the_same_object_goes_back_and_is_captured_again(name: str) -> None:
     """Captures of a plan that has been compiled for long, and after a restore."""
