@@ -247,6 +247,20 @@ def error_object(outcome: Outcome) -> dict[str, Any] | None:
     return result
 
 
+def _memory_line(memory: dict[str, Any]) -> list[str]:
+    """What an agent takes of the machine; nothing where the run was too short to look."""
+    mean, most = memory["agent_pss_bytes"], memory["agent_pss_peak_bytes"]
+    if mean is None:
+        return []
+    roles = ", ".join(f"{role} {_mib(size)}" for role, size in memory["role_pss_bytes"].items())
+    parts = [f"memory of an agent {_mib(mean)} ({roles})"]
+    if memory["agents_sampled"] > 1:
+        parts.append(f"at most {_mib(most)} ({memory['agent_pss_peak']})")
+    own = memory["supervisor_rss_peak_bytes"]
+    parts += [f"supervisor {_mib(own)}"] if own is not None else []
+    return [" | ".join(parts)]
+
+
 def outcome_lines(outcome: Outcome) -> list[str]:
     """How a run ended, in a few lines."""
     numbers, report = outcome.totals, outcome.report
@@ -261,6 +275,7 @@ def outcome_lines(outcome: Outcome) -> list[str]:
     lines = [
         f"{word}: {counted(numbers['agents'], 'agent')}, {done} in {took}",
         f"mean return {amount(numbers['mean_return'])} | {faults}",
+        *_memory_line(numbers["memory"]),
     ]
     quarantined = [a.name for a in report.agents.values() if a.state == "quarantined"]
     if quarantined:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dsec import __version__, rundir
 from dsec.config import Loaded, Override, dump, load
-from dsec.engine import preflight
+from dsec.engine import memory, preflight
 from dsec.engine.advice import advice, remedy
 from dsec.engine.diagnose import (
     always_a_mistake,
@@ -160,16 +160,18 @@ def _run(options: RunOptions, view: View, claimed: list[rundir.RunDir]) -> Outco
     directory.write_text("config.yaml", dump(resolved))
     directory.write_json("kernel.json", _kernel_facts(options.argv))
     view.begin(str(directory.path), len(spec.agents), seed)
-    report = _supervise(spec, view, Meter(shares, time.monotonic()))
+    ledger = memory.Ledger()
+    report = _supervise(spec, view, Meter(shares, time.monotonic()), ledger)
+    ledger.supervisor_peak = memory.own_peak_bytes()
     problems = config_problems(loaded, report, dry=False)
     if problems and not any(agent.steps for agent in report.agents.values()):
         directory.discard()
         return _failed(ConfigError(problems), None)
-    numbers = totals(report, str(directory.path))
+    numbers = totals(report, str(directory.path), ledger)
     code = Exit.CONFIG if problems else exit_code(report)
     directory.write_json(
         "summary.json",
-        {**numbers, "exit_code": int(code), "failure": report.failure, **details(report)},
+        {**numbers, "exit_code": int(code), "failure": report.failure, **details(report, ledger)},
     )
     error = ConfigError(problems) if problems else _failure(report, code)
     return Outcome(code, numbers, error, report)
@@ -227,7 +229,9 @@ def _kernel_facts(argv: Sequence[str]) -> dict[str, Any]:
 # ---------------------------------------------------------------- the supervisor
 
 
-def _supervise(spec: RunSpec, view: View, meter: Meter | None) -> RunReport:
+def _supervise(
+    spec: RunSpec, view: View, meter: Meter | None, ledger: memory.Ledger | None = None
+) -> RunReport:
     import uvloop
 
     async def main() -> RunReport:
@@ -237,14 +241,17 @@ def _supervise(spec: RunSpec, view: View, meter: Meter | None) -> RunReport:
         supervisor = Supervisor(spec, hooks)
         stop = _StopSignals(supervisor, view, asyncio.get_running_loop())
         stop.install()
-        shown = asyncio.ensure_future(_show(supervisor, view, meter)) if meter else None
+        beside = [_show(supervisor, view, meter)] if meter else []
+        if ledger is not None:
+            beside.append(memory.sample(ledger, [*supervisor.agents], _living(supervisor)))
+        tasks = [asyncio.ensure_future(each) for each in beside]
         try:
             report = await supervisor.run()
         finally:
             stop.remove()
-            if shown is not None:
-                shown.cancel()
-                await asyncio.gather(shown, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
         hooks.progress(report)
         if meter is not None and report.failure_kind != "config":
             view.snapshot(meter.read(report, time.monotonic()))
@@ -257,6 +264,18 @@ async def _show(supervisor: Supervisor, view: View, meter: Meter) -> None:
     while True:
         view.snapshot(meter.read(supervisor.report, time.monotonic()))
         await asyncio.sleep(view.interval_s)
+
+
+def _living(supervisor: Supervisor) -> memory.Living:
+    def living(name: str) -> list[tuple[str, int]]:
+        if not name:
+            servers = [*supervisor.zygotes.values(), supervisor.recorder]
+            return [(s.name, s.runner.pid) for s in servers if s is not None and s.up and s.runner]
+        agent = supervisor.agents[name]
+        runners = agent.runners.items() if agent.report.state == "running" else ()
+        return [(role.name.lower(), runner.pid) for role, runner in runners if runner.pid]
+
+    return living
 
 
 @dataclass(slots=True)

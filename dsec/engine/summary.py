@@ -10,6 +10,7 @@ import enum
 import math
 from typing import Any
 
+from dsec.engine.memory import Ledger
 from dsec.report import RunReport
 
 
@@ -36,7 +37,9 @@ def exit_code(report: RunReport) -> Exit:
     return Exit.DONE
 
 
-def totals(report: RunReport | None, run_dir: str | None) -> dict[str, Any]:
+def totals(
+    report: RunReport | None, run_dir: str | None, ledger: Ledger | None = None
+) -> dict[str, Any]:
     """The run as one flat object; `report` is None where no run came about."""
     agents = list(report.agents.values()) if report is not None else []
     steps = sum(agent.steps for agent in agents)
@@ -56,6 +59,7 @@ def totals(report: RunReport | None, run_dir: str | None) -> dict[str, Any]:
         "failover_ms": {"p50": None, "p99": None},
         "lost": sum(agent.lost for agent in agents),
         "quarantined": sum(agent.state == "quarantined" for agent in agents),
+        "memory": (ledger or Ledger()).totals(),
         "run_dir": run_dir,
     }
     metrics = {
@@ -68,8 +72,9 @@ def totals(report: RunReport | None, run_dir: str | None) -> dict[str, Any]:
     return result
 
 
-def details(report: RunReport) -> dict[str, Any]:
+def details(report: RunReport, ledger: Ledger | None = None) -> dict[str, Any]:
     """What `summary.json` holds beyond the totals: every agent, every death."""
+    peaks = ledger.peak if ledger is not None else {}
     return {
         "agents_by_name": {
             agent.name: {
@@ -80,6 +85,7 @@ def details(report: RunReport) -> dict[str, Any]:
                     _number(agent.return_sum / agent.episodes) if agent.episodes else None
                 ),
                 "lost": agent.lost,
+                "pss_peak_bytes": peaks.get(agent.name),
             }
             for agent in report.agents.values()
         },

@@ -32,6 +32,7 @@ KEYS = {
     "failovers",
     "failover_ms",
     "lost",
+    "memory",
     "quarantined",
     "run_dir",
 }

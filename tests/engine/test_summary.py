@@ -28,6 +28,7 @@ KEYS = [
     "failover_ms",
     "lost",
     "quarantined",
+    "memory",
     "run_dir",
 ]
 
