@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dsec import __version__, rundir
 from dsec.config import Loaded, Override, dump, load
-from dsec.engine import memory, preflight
+from dsec.engine import footprint, preflight
 from dsec.engine.advice import advice, remedy
 from dsec.engine.diagnose import (
     always_a_mistake,
@@ -160,9 +160,9 @@ def _run(options: RunOptions, view: View, claimed: list[rundir.RunDir]) -> Outco
     directory.write_text("config.yaml", dump(resolved))
     directory.write_json("kernel.json", _kernel_facts(options.argv))
     view.begin(str(directory.path), len(spec.agents), seed)
-    ledger = memory.Ledger()
+    ledger = footprint.Ledger()
     report = _supervise(spec, view, Meter(shares, time.monotonic()), ledger)
-    ledger.supervisor_peak = memory.own_peak_bytes()
+    ledger.supervisor_peak = footprint.own_peak_bytes()
     problems = config_problems(loaded, report, dry=False)
     if problems and not any(agent.steps for agent in report.agents.values()):
         directory.discard()
@@ -230,7 +230,7 @@ def _kernel_facts(argv: Sequence[str]) -> dict[str, Any]:
 
 
 def _supervise(
-    spec: RunSpec, view: View, meter: Meter | None, ledger: memory.Ledger | None = None
+    spec: RunSpec, view: View, meter: Meter | None, ledger: footprint.Ledger | None = None
 ) -> RunReport:
     import uvloop
 
@@ -243,7 +243,7 @@ def _supervise(
         stop.install()
         beside = [_show(supervisor, view, meter)] if meter else []
         if ledger is not None:
-            beside.append(memory.sample(ledger, [*supervisor.agents], _living(supervisor)))
+            beside.append(footprint.sample(ledger, [*supervisor.agents], _living(supervisor)))
         tasks = [asyncio.ensure_future(each) for each in beside]
         try:
             report = await supervisor.run()
@@ -266,7 +266,7 @@ async def _show(supervisor: Supervisor, view: View, meter: Meter) -> None:
         await asyncio.sleep(view.interval_s)
 
 
-def _living(supervisor: Supervisor) -> memory.Living:
+def _living(supervisor: Supervisor) -> footprint.Living:
     def living(name: str) -> list[tuple[str, int]]:
         if not name:
             servers = [*supervisor.zygotes.values(), supervisor.recorder]

@@ -10,7 +10,7 @@ import enum
 import math
 from typing import Any
 
-from dsec.engine.memory import Ledger
+from dsec.engine.footprint import Ledger
 from dsec.report import RunReport
 
 

@@ -11,8 +11,8 @@ from collections import Counter
 
 import pytest
 
-from dsec.engine import memory
-from dsec.engine.memory import Ledger, pss_bytes, sample
+from dsec.engine import footprint
+from dsec.engine.footprint import Ledger, pss_bytes, sample
 
 GROW = "import sys; data = bytearray(40 << 20); print('grown', flush=True); sys.stdin.read()"
 
@@ -69,8 +69,8 @@ def test_every_agent_is_sampled_in_its_turn_and_the_dead_are_left_out() -> None:
         await asyncio.gather(task, return_exceptions=True)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(memory, "SHARE", 1.0)
-        patch.setattr(memory, "SOON_SHARE", 1.0)
+        patch.setattr(footprint, "SHARE", 1.0)
+        patch.setattr(footprint, "SOON_SHARE", 1.0)
         asyncio.run(main())
     assert set(ledger.latest) == set(names) - {"a3", "a5"}
     assert set(ledger.servers) == {"env"}
@@ -78,7 +78,7 @@ def test_every_agent_is_sampled_in_its_turn_and_the_dead_are_left_out() -> None:
 
 
 def test_the_first_few_agents_are_spread_over_all() -> None:
-    order = memory._jumping(1000)
+    order = footprint._jumping(1000)
     assert sorted(order) == list(range(1000))
     first = sorted(order[:8])
     assert all(50 < after - before < 250 for before, after in itertools.pairwise(first))
