@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-C_SOURCES := $(wildcard ipc/*.c ipc/*.h) ipc/_ring_build.py
+C_SOURCES := $(wildcard ipc/*.c ipc/*.h sml/*.c sml/*.h) ipc/_ring_build.py sml/_pool_build.py
 
 .PHONY: help run test lint types unit sanitize bench soak clean
 
@@ -35,8 +35,9 @@ types: $(STAMP) ## mypy, strict.
 unit: $(STAMP) ## The Python tests.
 	$(BIN)/python -m pytest -m "not soak"
 
-sanitize: $(STAMP) ## The ring's C under address, undefined-behaviour and thread sanitizers.
+sanitize: $(STAMP) ## The C of the rings and of the pool under address, undefined-behaviour and thread sanitizers.
 	$(MAKE) -C tests/ipc/c
+	$(MAKE) -C tests/sml/c
 
 bench: $(STAMP) ## The benchmarks (minutes).
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
@@ -46,4 +47,4 @@ soak: $(STAMP) ## Long crash loops (tens of minutes).
 	$(BIN)/python -m pytest -m soak --timeout 3600
 
 clean: ## Remove what the targets made, the virtual environment too.
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis dsec/ipc/_ring.*.so dsec/ipc/_ring.c
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis dsec/ipc/_ring.*.so dsec/ipc/_ring.c dsec/sml/_pool.*.so dsec/sml/_pool.c

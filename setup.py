@@ -16,4 +16,9 @@ if shutil.which(compiler) is None and shutil.which("cc") is None:
         "Install one and try again: on Debian or Ubuntu `apt-get install gcc python3-dev`."
     )
 
-setup(cffi_modules=["dsec/ipc/_ring_build.py:ffibuilder"])
+setup(
+    cffi_modules=[
+        "dsec/ipc/_ring_build.py:ffibuilder",
+        "dsec/sml/_pool_build.py:ffibuilder",
+    ]
+)

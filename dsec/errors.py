@@ -140,3 +140,87 @@ class MachineError(DsecError):
 
 class RunDirBusy(MachineError):
     """The run directory is in use by a living run, or holds an earlier one."""
+
+
+class AtomError(PeerError):
+    """Bytes that should be an Agent State Atom are none that this version can use."""
+
+
+class AtomTruncated(AtomError):
+    """An atom's bytes end before the atom does."""
+
+
+class AtomCorrupt(AtomError):
+    """An atom was an atom once; some of its bits are no longer what was written."""
+
+
+class AtomTooOld(AtomError):
+    """An atom of a version that is no longer read. The message names both versions."""
+
+
+class AtomTooNew(AtomError):
+    """An atom of a later version: to leave out what isn't known would be to lose state."""
+
+
+class AtomForeign(AtomError):
+    """These bytes never were an atom."""
+
+
+class AtomAbsent(LocalError):
+    """There is no atom of this id: it was freed, or never put."""
+
+
+class AtomExists(LocalError):
+    """An id names one atom for ever; there is one of this id already."""
+
+
+class AtomTooLarge(LocalError):
+    """An atom would not even fit the empty pool. The message names both sizes."""
+
+
+class PoolError(PeerError):
+    """A segment of this name is no pool that this version can use. Nothing in it was changed."""
+
+
+class PoolForeign(PoolError):
+    """A segment that never was a pool."""
+
+
+class PoolUnfinished(PoolError):
+    """A segment whose maker died, or is still at work, before it was a pool."""
+
+
+class PoolTruncated(PoolError):
+    """A segment has not the size that it was made with."""
+
+
+class PoolCorrupt(PoolError):
+    """A pool's header is not what was written."""
+
+
+class PoolTooOld(PoolError):
+    """A pool of a layout that is no longer read. The message names both versions."""
+
+
+class PoolTooNew(PoolError):
+    """A pool of a later layout. The message names both versions."""
+
+
+class PoolBusy(DsecError):
+    """The writer reused a place under every try of a reader. Another try may do."""
+
+
+class PoolFull(MachineError):
+    """A pool has no room for this atom. The message names what it needs and what there is."""
+
+
+class PoolExists(MachineError):
+    """There is a segment of this name already."""
+
+
+class PoolAbsent(MachineError):
+    """There is no segment of this name."""
+
+
+class PoolOwned(MachineError):
+    """A living process owns this segment and is the only one that may write it."""

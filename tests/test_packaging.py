@@ -58,7 +58,14 @@ def test_the_sdist_holds_real_files_and_all_sources(dist: Path) -> None:
     with tarfile.open(next(dist.glob("*.tar.gz"))) as archive:
         assert not [each.name for each in archive if each.issym()], "links don't survive everywhere"
         names = {each.name.split("/", 1)[-1] for each in archive}
-    wanted = {"dsec/ipc/ring.c", "dsec/ipc/ring.h", "dsec/kernel/tree.py", "tests/conftest.py"}
+    wanted = {
+        "dsec/sml/asa.proto",
+        "dsec/sml/pool.h",
+        "dsec/ipc/ring.c",
+        "dsec/ipc/ring.h",
+        "dsec/kernel/tree.py",
+        "tests/conftest.py",
+    }
     assert wanted <= names
     assert not [name for name in names if name.endswith((".so", ".o", ".pyc"))]
 
@@ -69,6 +76,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(dist: Path) -> None:
     assert "-cp311-abi3-" in wheel.name, "one wheel serves 3.11 and later"
     names = zipfile.ZipFile(wheel).namelist()
     assert "dsec/ipc/_ring.abi3.so" in names
+    assert "dsec/sml/_pool.abi3.so" in names
     assert "dsec/py.typed" in names
     for path, _ in tidy.in_rooms({str(p.relative_to(ROOT)): "" for p in tidy.project_files(ROOT)}):
         inside = path if path.startswith("dsec/") else f"dsec/{path}"

@@ -1,0 +1,188 @@
+/* The 64-bit XXH3 hash without a seed, written from its specification.
+ *
+ * Here so that readers can prove a body in C; what it gives is what `xxhash.xxh3_64` gives, and a
+ * test compares the two over all lengths at which the algorithm changes.
+ */
+#include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+#include "pool.h"
+
+#define P32_1 0x9e3779b1u
+#define P32_2 0x85ebca77u
+#define P32_3 0xc2b2ae3du
+#define P64_1 0x9e3779b185ebca87ull
+#define P64_2 0xc2b2ae3d27d4eb4full
+#define P64_3 0x165667b19e3779f9ull
+#define P64_4 0x85ebca77c2b2ae63ull
+#define P64_5 0x27d4eb2f165667c5ull
+#define STRIPE 64
+#define BLOCK_STRIPES 16
+#define SECRET_BYTES 192
+
+static const uint8_t secret[SECRET_BYTES] = {
+    0xb8, 0xfe, 0x6c, 0x39, 0x23, 0xa4, 0x4b, 0xbe, 0x7c, 0x01, 0x81, 0x2c, 0xf7, 0x21, 0xad, 0x1c,
+    0xde, 0xd4, 0x6d, 0xe9, 0x83, 0x90, 0x97, 0xdb, 0x72, 0x40, 0xa4, 0xa4, 0xb7, 0xb3, 0x67, 0x1f,
+    0xcb, 0x79, 0xe6, 0x4e, 0xcc, 0xc0, 0xe5, 0x78, 0x82, 0x5a, 0xd0, 0x7d, 0xcc, 0xff, 0x72, 0x21,
+    0xb8, 0x08, 0x46, 0x74, 0xf7, 0x43, 0x24, 0x8e, 0xe0, 0x35, 0x90, 0xe6, 0x81, 0x3a, 0x26, 0x4c,
+    0x3c, 0x28, 0x52, 0xbb, 0x91, 0xc3, 0x00, 0xcb, 0x88, 0xd0, 0x65, 0x8b, 0x1b, 0x53, 0x2e, 0xa3,
+    0x71, 0x64, 0x48, 0x97, 0xa2, 0x0d, 0xf9, 0x4e, 0x38, 0x19, 0xef, 0x46, 0xa9, 0xde, 0xac, 0xd8,
+    0xa8, 0xfa, 0x76, 0x3f, 0xe3, 0x9c, 0x34, 0x3f, 0xf9, 0xdc, 0xbb, 0xc7, 0xc7, 0x0b, 0x4f, 0x1d,
+    0x8a, 0x51, 0xe0, 0x4b, 0xcd, 0xb4, 0x59, 0x31, 0xc8, 0x9f, 0x7e, 0xc9, 0xd9, 0x78, 0x73, 0x64,
+    0xea, 0xc5, 0xac, 0x83, 0x34, 0xd3, 0xeb, 0xc3, 0xc5, 0x81, 0xa0, 0xff, 0xfa, 0x13, 0x63, 0xeb,
+    0x17, 0x0d, 0xdd, 0x51, 0xb7, 0xf0, 0xda, 0x49, 0xd3, 0x16, 0x55, 0x26, 0x29, 0xd4, 0x68, 0x9e,
+    0x2b, 0x16, 0xbe, 0x58, 0x7d, 0x47, 0xa1, 0xfc, 0x8f, 0xf8, 0xb8, 0xd1, 0x7a, 0xd0, 0x31, 0xce,
+    0x45, 0xcb, 0x3a, 0x8f, 0x95, 0x16, 0x04, 0x28, 0xaf, 0xd7, 0xfb, 0xca, 0xbb, 0x4b, 0x40, 0x7e,
+};
+
+static uint64_t read64(const uint8_t *at)
+{
+    uint64_t value;
+    memcpy(&value, at, sizeof value);
+    return value;
+}
+
+static uint32_t read32(const uint8_t *at)
+{
+    uint32_t value;
+    memcpy(&value, at, sizeof value);
+    return value;
+}
+
+static uint64_t rotate(uint64_t value, int by)
+{
+    return value << by | value >> (64 - by);
+}
+
+static uint64_t fold(uint64_t a, uint64_t b)
+{
+    unsigned __int128 product = (unsigned __int128)a * b;
+    return (uint64_t)product ^ (uint64_t)(product >> 64);
+}
+
+static uint64_t avalanche(uint64_t h)
+{
+    h ^= h >> 37;
+    h *= 0x165667919e3779f9ull;
+    return h ^ h >> 32;
+}
+
+static uint64_t avalanche_old(uint64_t h)
+{
+    h ^= h >> 33;
+    h *= P64_2;
+    h ^= h >> 29;
+    h *= P64_3;
+    return h ^ h >> 32;
+}
+
+static uint64_t mix16(const uint8_t *in, const uint8_t *key)
+{
+    return fold(read64(in) ^ read64(key), read64(in + 8) ^ read64(key + 8));
+}
+
+static uint64_t up_to_16(const uint8_t *in, uint64_t n)
+{
+    if (n > 8) {
+        uint64_t low = read64(in) ^ read64(secret + 24) ^ read64(secret + 32);
+        uint64_t high = read64(in + n - 8) ^ read64(secret + 40) ^ read64(secret + 48);
+        return avalanche(n + __builtin_bswap64(low) + high + fold(low, high));
+    }
+    if (n >= 4) {
+        uint64_t both = read32(in + n - 4) + ((uint64_t)read32(in) << 32);
+        uint64_t h = both ^ read64(secret + 8) ^ read64(secret + 16);
+        h ^= rotate(h, 49) ^ rotate(h, 24);
+        h *= 0x9fb21c651e98df25ull;
+        h ^= (h >> 35) + n;
+        h *= 0x9fb21c651e98df25ull;
+        return h ^ h >> 28;
+    }
+    if (n == 0)
+        return avalanche_old(read64(secret + 56) ^ read64(secret + 64));
+    uint32_t all = (uint32_t)in[0] << 16 | (uint32_t)in[n >> 1] << 24 | in[n - 1] |
+                   (uint32_t)n << 8;
+    return avalanche_old(all ^ (uint64_t)(read32(secret) ^ read32(secret + 4)));
+}
+
+static uint64_t up_to_128(const uint8_t *in, uint64_t n)
+{
+    uint64_t h = n * P64_1;
+    for (uint64_t i = (n - 1) / 32 + 1; i-- > 0;) {
+        h += mix16(in + 16 * i, secret + 32 * i);
+        h += mix16(in + n - 16 * (i + 1), secret + 32 * i + 16);
+    }
+    return avalanche(h);
+}
+
+static uint64_t up_to_240(const uint8_t *in, uint64_t n)
+{
+    uint64_t h = n * P64_1;
+    for (uint64_t i = 0; i < 8; i++)
+        h += mix16(in + 16 * i, secret + 16 * i);
+    h = avalanche(h);
+    for (uint64_t i = 8; i < n / 16; i++)
+        h += mix16(in + 16 * i, secret + 16 * (i - 8) + 3);
+    h += mix16(in + n - 16, secret + 136 - 17);
+    return avalanche(h);
+}
+
+#ifdef __SSE2__ /* every x86-64 has it; compilers don't find the 32-bit products by themselves */
+static inline void accumulate(uint64_t *lane, const uint8_t *in, const uint8_t *key)
+{
+    for (int i = 0; i < 4; i++) {
+        __m128i data = _mm_loadu_si128((const __m128i *)(const void *)in + i);
+        __m128i keyed = _mm_loadu_si128((const __m128i *)(const void *)key + i);
+        __m128i *sum = (__m128i *)(void *)lane + i;
+        keyed = _mm_xor_si128(keyed, data);
+        data = _mm_shuffle_epi32(data, _MM_SHUFFLE(1, 0, 3, 2));
+        keyed = _mm_mul_epu32(keyed, _mm_shuffle_epi32(keyed, _MM_SHUFFLE(0, 3, 0, 1)));
+        _mm_store_si128(sum, _mm_add_epi64(_mm_add_epi64(keyed, data), _mm_load_si128(sum)));
+    }
+}
+#else
+static inline void accumulate(uint64_t *lane, const uint8_t *in, const uint8_t *key)
+{
+    uint64_t data[8], keyed[8];
+    memcpy(data, in, STRIPE);
+    memcpy(keyed, key, STRIPE);
+    for (int i = 0; i < 8; i++)
+        keyed[i] ^= data[i];
+    for (int i = 0; i < 8; i++)
+        lane[i] += data[i ^ 1] + (keyed[i] & 0xffffffffu) * (keyed[i] >> 32);
+}
+#endif
+
+static uint64_t long_ones(const uint8_t *in, uint64_t n)
+{
+    _Alignas(16) uint64_t lane[8] = {P32_3, P64_1, P64_2, P64_3, P64_4, P32_2, P64_5, P32_1};
+    const uint64_t stripes = (n - 1) / STRIPE;
+    for (uint64_t i = 0; i < stripes; i++) {
+        uint64_t turn = i % BLOCK_STRIPES;
+        accumulate(lane, in + i * STRIPE, secret + 8 * turn);
+        if (turn == BLOCK_STRIPES - 1)
+            for (int k = 0; k < 8; k++) {
+                lane[k] ^= lane[k] >> 47 ^ read64(secret + SECRET_BYTES - STRIPE + 8 * k);
+                lane[k] *= P32_1;
+            }
+    }
+    accumulate(lane, in + n - STRIPE, secret + SECRET_BYTES - STRIPE - 7);
+    uint64_t h = n * P64_1;
+    for (int i = 0; i < 4; i++)
+        h += fold(lane[2 * i] ^ read64(secret + 11 + 16 * i),
+                  lane[2 * i + 1] ^ read64(secret + 19 + 16 * i));
+    return avalanche(h);
+}
+
+/* XXH3_64bits of `nbytes` bytes at `data`. */
+uint64_t asa_xxh3(const void *data, uint64_t nbytes)
+{
+    if (nbytes <= 16)
+        return up_to_16(data, nbytes);
+    if (nbytes <= 128)
+        return up_to_128(data, nbytes);
+    if (nbytes <= 240)
+        return up_to_240(data, nbytes);
+    return long_ones(data, nbytes);
+}
