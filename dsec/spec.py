@@ -13,7 +13,8 @@ from dsec.ipc.frames import Phase, Role, Start
 
 @dataclass(frozen=True, slots=True)
 class ImageSpec:
-    """A runtime image: a zygote that has imported `modules` and forks runners on request.
+    """A runtime image: a zygote that has imported `modules`, and of `warm` what it can (see the
+    frame Prepare), and forks runners on request.
 
     `own`: nobody's configuration named these modules, so it isn't to blame where they can't be
     imported: this machine, or what is installed on it, is.
@@ -23,6 +24,7 @@ class ImageSpec:
     modules: tuple[str, ...]
     import_timeout_s: float = 120.0
     own: bool = False
+    warm: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

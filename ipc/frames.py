@@ -34,10 +34,15 @@ class Frame(msgspec.Struct, tag_field="t", forbid_unknown_fields=True, frozen=Tr
 
 
 class Prepare(Frame, tag="prepare", frozen=True):
-    """Import these modules, in order, before the first fork."""
+    """Import these modules, in order, before the first fork.
+
+    `warm` names what the image's runners will import by themselves, as modules or as ids of
+    registered environments: it is imported, too, where that is possible, and forgiven where not.
+    """
 
     image: str
     modules: tuple[str, ...]
+    warm: tuple[str, ...] = ()
 
 
 class Prepared(Frame, tag="prepared", frozen=True):

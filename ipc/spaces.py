@@ -5,13 +5,15 @@ This file owns the description of a space on the wire and its limits. It knows n
 it builds spaces from checked numbers, never unpickles, and allocates no more than the limits
 allow. Round trips are exact: dtype with its byte order, per-element bounds, infinities, which
 bounds count as bounded, `start`, and the order of keys. The random state of a space stays behind,
-and a subclass travels as the class of Gymnasium that it derives from.
+and a subclass travels as the class of Gymnasium that it derives from. Of the spaces that an
+environment's author invented, those whose values are texts travel as a Text without bounds.
 """
 
 from __future__ import annotations
 
 import math
 import re
+import string
 import zlib
 from collections import OrderedDict
 from typing import Any
@@ -26,7 +28,20 @@ from dsec.errors import LayoutError, PeerError
 DEPTH_MAX = 32
 NDIM_MAX = 31  # numpy 1 allows 32 axes, and a batch adds one
 VALUE_BYTES_MAX = 64 * 1024 * 1024
+OWN_TEXT_LENGTH = 4096
+"""Length that a Text must state, where its author's own space knows none. Texts may be longer."""
 
+_KNOWN = (
+    spaces.Box,
+    spaces.Discrete,
+    spaces.MultiDiscrete,
+    spaces.MultiBinary,
+    spaces.Dict,
+    spaces.Tuple,
+    spaces.Sequence,
+    spaces.Graph,
+    spaces.OneOf,
+)
 _DTYPE = re.compile(r"[<>|][biuf]\d{1,2}")
 _RAW, _FILL, _ZLIB = b"\x00", b"\x01", b"\x02"
 _BUILD_ERRORS = (ArithmeticError, ValueError, TypeError, RecursionError, zlib.error)
@@ -112,9 +127,17 @@ def leaf_form(space: Space[Any]) -> tuple[np.dtype[Any], tuple[int, ...]] | None
     return None
 
 
+def is_text(space: Space[Any]) -> bool:
+    """Whether values of this space are texts: Gymnasium's Text, or a class of somebody's own that
+    says so by its dtype, as MiniGrid's missions do."""
+    return isinstance(space, spaces.Text) or (
+        not isinstance(space, _KNOWN) and space.shape is None and space.dtype in (str, np.str_)
+    )
+
+
 def is_variable(space: Space[Any]) -> bool:
     """Whether values of this space have no fixed size: they are one leaf, whatever is inside."""
-    return isinstance(space, spaces.Text | spaces.Sequence | spaces.Graph | spaces.OneOf)
+    return isinstance(space, spaces.Sequence | spaces.Graph | spaces.OneOf) or is_text(space)
 
 
 def children(space: Space[Any], path: str) -> list[tuple[str | int, Space[Any]]]:
@@ -133,10 +156,14 @@ def children(space: Space[Any], path: str) -> list[tuple[str | int, Space[Any]]]
         return list(space.spaces.items())
     if isinstance(space, spaces.Tuple | spaces.OneOf):
         return list(enumerate(space.spaces))
-    kind = type(space).__name__
-    raise LayoutError(
-        f"{path}: a {kind} space can't be described to other processes; use Box, Discrete,"
-        " MultiDiscrete, MultiBinary, Text, Sequence, Graph, OneOf, or a Dict or Tuple of these"
+    raise _unknown(space, path)
+
+
+def _unknown(space: Space[Any], path: str) -> LayoutError:
+    return LayoutError(
+        f"{path}: a {type(space).__name__} space can't be described to other processes; use Box,"
+        " Discrete, MultiDiscrete, MultiBinary, Text, Sequence, Graph, OneOf, or a Dict or Tuple"
+        " of these"
     )
 
 
@@ -216,7 +243,11 @@ def _describe(space: Space[Any], path: str, depth: int, budget: list[int]) -> _A
 def _describe_variable(
     space: Space[Any], path: str, depth: int, budget: list[int]
 ) -> _Text | _Sequence | _Graph:
-    if isinstance(space, spaces.Text):
+    if is_text(space):
+        if not isinstance(space, spaces.Text):
+            if path.startswith("action"):
+                raise _unknown(space, path)  # nobody could tell from a Text what it may choose
+            return _Text(0, OWN_TEXT_LENGTH, string.printable)
         charset = "".join(space.character_list)
         _spend(budget, path, (len(charset),), 4)
         try:

@@ -3,8 +3,9 @@
 This file owns the encoding of loose values (msgpack with the extension types below). It knows no
 space, no ring and no journal. What is decoded equals what was encoded in value and type: tuple
 stays tuple, float32 stays float32, an int of 300 bits stays itself, NaN keeps its bits. Only a
-subclass of dict comes back as a dict, and an array in C order. Anything that has no place here
-is refused with its path, as in `info["a"][3]`, rather than changed into something near it.
+subclass of dict comes back as a dict, a member of an enumeration as its value (whoever reads may
+not have its class), and an array in C order. Anything that has no place here is refused with its
+path, as in `info["a"][3]`, rather than changed into something near it.
 
 A runner wrote the bytes, so decoding trusts nothing: each size is compared with the bytes that
 are there before anything of that size exists, and what comes out is again what `encode` accepts.
@@ -15,6 +16,7 @@ pass of the C decoder reads everything, and only what holds extensions needs a s
 
 from __future__ import annotations
 
+import enum
 import math
 import re
 from typing import Any, Final, NoReturn
@@ -75,7 +77,8 @@ _encoder = msgspec.msgpack.Encoder()
 
 def encode(value: Any, name: str = "info") -> bytes:
     """Encode a value: None, bool, int, float, str, bytes, list, tuple, set, frozenset, dict with
-    str or int keys, numpy scalar, or numpy array of any dtype without objects; nested at will.
+    str or int keys, numpy scalar, or numpy array of any dtype without objects; nested at will. A
+    member of an enumeration is its value.
 
     Args:
         value: what to encode.
@@ -128,6 +131,8 @@ def _wire(value: Any, depth: int) -> Any:
         # Sorted by their bytes, because the order of a set differs from process to process.
         items = sorted((_wire_item("{}", item, depth) for item in value), key=_encoder.encode)
         return [Ext(_SET if kind is set else _FROZENSET, b""), *items]
+    if isinstance(value, enum.Enum):
+        return _wire(value.value, depth + 1)
     raise _RefusedError(
         f"a {kind.__module__}.{kind.__qualname__} has no place here; use None, bool, int, float,"
         " str, bytes, list, tuple, set, dict, or numpy arrays and scalars"

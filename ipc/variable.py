@@ -22,7 +22,7 @@ from gymnasium import Space, spaces
 from dsec.errors import LayoutError, PeerError, ValueCodecError
 from dsec.ipc import values
 from dsec.ipc.leaves import Slots
-from dsec.ipc.spaces import child_path, children, is_variable, leaf_form
+from dsec.ipc.spaces import child_path, children, is_text, is_variable, leaf_form
 
 _LOOSE, _ARRAYS, _SCALARS = range(3)
 _NUMBERS = (np.ndarray, np.generic, bool, int, float)
@@ -237,7 +237,7 @@ def _part(space: Space[Any], path: str) -> _Part:
     """What knows how values of this space are written."""
     if leaf_form(space) is not None:
         return _Fixed(space, path, batch=False)
-    if isinstance(space, spaces.Text):
+    if is_text(space):
         return _Text(path)
     if isinstance(space, spaces.Sequence):
         inside = f"{path}[...]"
@@ -272,7 +272,7 @@ class Variable:
 
     Attributes:
         path: where it stands, as in `observation["text"]`.
-        space: a Text, Sequence, Graph or OneOf.
+        space: a Text or another space of texts, a Sequence, Graph or OneOf.
         is_text: its values are plain texts.
     """
 
@@ -281,7 +281,7 @@ class Variable:
     def __init__(self, space: Space[Any], path: str) -> None:
         assert is_variable(space), "the caller has looked"
         self.path, self.space = path, space
-        self.is_text = isinstance(space, spaces.Text)
+        self.is_text = is_text(space)
         self._part = _part(space, path)
 
     def encode(self, value: Any) -> bytes:

@@ -178,7 +178,7 @@ class Zygote(Server):
 
     def make(self, epoch: int) -> Runner:
         """Its role is no runner's, and nobody but us sees it."""
-        prepare = frames.Prepare(self.image.name, self.image.modules)
+        prepare = frames.Prepare(self.image.name, self.image.modules, self.image.warm)
         limits = {Phase.IMPORT: self.image.import_timeout_s}
         return Runner(self.run, self, self.name, Role.SML, prepare, limits, epoch, Phase.IMPORT)
 

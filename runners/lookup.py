@@ -16,6 +16,11 @@ from typing import Any
 
 from dsec.runners.failure import UserCodeError, describe
 
+# What the project's extras install, and who forgot one is told which.
+_EXTRAS = {
+    **dict.fromkeys(("ale_py", "Box2D", "cv2", "minigrid", "mujoco", "pygame"), "envs"),
+    "torch": "torch",
+}
 _NEAR = 0.75  # of modules there are hundreds, and by chance one always is a little alike
 
 
@@ -89,7 +94,8 @@ def _no_module(name: str, missing: str) -> str:
         importable = {module.name for module in pkgutil.iter_modules()}
         hint = did_you_mean(missing, importable | set(sys.builtin_module_names), _NEAR)
         place = "installed, in the working directory or on PYTHONPATH"
-        return f'no module "{missing}"{hint}; it must be {place}'
+        extra = f': pip install "dsec-kernel[{_EXTRAS[missing]}]"' if missing in _EXTRAS else ""
+        return f'no module "{missing}"{hint}; it must be {place}{extra}'
     package = sys.modules.get(parent)
     inside = [module.name for module in pkgutil.iter_modules(getattr(package, "__path__", []))]
     near = difflib.get_close_matches(last, inside, n=1)

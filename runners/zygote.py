@@ -127,6 +127,8 @@ def prepare(frame: Prepare) -> Prepared | ImportFailed:
     if "gymnasium" in sys.modules:
         for name in _ROLE_MODULES:
             importlib.import_module(name)
+    for name in frame.warm:
+        _warm(frame.image, name)
         importlib.import_module("dsec.runners.warm").warm_up()
     if "torch" in sys.modules:
         _warm_torch()
@@ -155,6 +157,25 @@ def _try_import(name: str) -> ErrorInfo | None:
         # Even `raise KeyboardInterrupt` at module level is this module's fault and no more.
         return describe(error)
     return None
+
+
+def _warm(image: str, name: str) -> None:
+    """Import a module, or the one that holds a registered environment's class, if that can be done.
+
+    Packages register their environments by name and import them when the first one is made: each
+    runner by itself, if it isn't done here. Whatever fails now fails again in the runner, which
+    has the words for it and an agent to put them to.
+    """
+    module = name
+    if (gymnasium := sys.modules.get("gymnasium")) is not None and name in gymnasium.registry:
+        entry = gymnasium.registry[name].entry_point
+        if not isinstance(entry, str):
+            return  # registered with a class or function: its module is imported
+        module = entry.partition(":")[0]
+    elif not name.replace(".", "_").isidentifier():
+        return  # an id that nobody has registered, or one without its version
+    if (error := _try_import(module)) is not None:
+        _log(f"image {image}: {name} is not warm: {error.type}: {error.message}")
 
 
 def _warm_torch() -> None:

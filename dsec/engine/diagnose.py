@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 from dsec.config import KeyPath, Loaded
-from dsec.engine.plan import where_module
+from dsec.engine.images import where_module
 from dsec.errors import Diagnostic
 from dsec.ipc.frames import ErrorInfo, Phase
 from dsec.report import Death, RunReport

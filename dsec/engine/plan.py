@@ -1,4 +1,4 @@
-"""From a configuration to what the kernel runs: names, seeds, quotas, images, limits. Pure.
+"""From a configuration to what the kernel runs: names, seeds, quotas, limits. Pure.
 
 The one place that knows both vocabularies, the config's and the kernel's. It touches neither the
 disk nor a process, so the same configuration always gives the same plan (guarantee G12 begins
@@ -8,29 +8,17 @@ the agent's name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from dsec.config import Agent, Config, KeyPath, Loaded, agent_names
+from dsec.config import Agent, Config, Loaded, agent_names
+from dsec.engine.images import BASE_IMAGE, Images
 from dsec.errors import ConfigError, FrameError
 from dsec.ipc import frames
 from dsec.ipc.frames import EnvSettings, Phase, Role, Start
 from dsec.seeds import agent_seed
-from dsec.spec import AgentSpec, ImageSpec, RunnerSpec, RunSpec
+from dsec.spec import AgentSpec, RunnerSpec, RunSpec
 
-BASE_IMAGE = "base"
-# Ours, and free of torch: every image has them, so that only what differs is imported again.
-BASE_MODULES = (
-    "numpy",
-    "gymnasium",
-    "dsec.runners.env",
-    "dsec.runners.policy",
-    "dsec.runners.reward",
-    "dsec.runners.recorder",
-    "dsec.policies",
-    "dsec.reward",
-)
 IMPORT_TIMEOUT_S = 120.0
 
 
@@ -83,7 +71,7 @@ def make_spec(
         ConfigError: keywords that are too large to travel to a runner.
     """
     config = loaded.config
-    images: dict[str, tuple[str, ...]] = {BASE_IMAGE: BASE_MODULES}
+    images = Images()
     agents: list[AgentSpec] = []
     problems = []
     shares = iter(quotas(config))
@@ -106,10 +94,7 @@ def make_spec(
         name=config.run.name,
         run_dir=run_dir,
         seed=seed,
-        images=tuple(
-            ImageSpec(name, modules, timeout_s, own=name == BASE_IMAGE)
-            for name, modules in images.items()
-        ),
+        images=images.specs(timeout_s),
         agents=tuple(agents),
         record_format=config.record.format or "parquet",
         disk_wait_s=config.record.disk_wait_s,
@@ -124,27 +109,27 @@ def _agent(
     quota: Quota,
     seed: str,
     open_files: int,
-    images: dict[str, tuple[str, ...]],
+    images: Images,
 ) -> AgentSpec:
     deadline_s = _deadlines(agent)
     limits = {"open_files": agent.limits.open_files or open_files}
     if agent.limits.memory_mb is not None:
         limits["memory_mb"] = agent.limits.memory_mb
-    parts: list[tuple[Role, Iterable[str], dict[str, Any]]] = [
-        (Role.ENV, _env_modules(agent), {"env": _env_settings(agent)}),
+    parts: list[tuple[Role, str, dict[str, Any]]] = [
+        (Role.ENV, images.for_env(agent), {"env": _env_settings(agent)}),
         (
             Role.POLICY,
-            [_module(agent.policy.entry)],
+            images.for_entry(agent.policy.entry),
             {"entry": agent.policy.entry, "kwargs": agent.policy.kwargs},
         ),
         (
             Role.REWARD,
-            [_module(agent.reward.entry)],
+            images.for_entry(agent.reward.entry),
             {"entry": agent.reward.entry, "kwargs": agent.reward.kwargs},
         ),
     ]
     runners = []
-    for role, modules, own in parts:
+    for role, image, own in parts:
         start = Start(
             agent=name,
             role=role,
@@ -158,7 +143,6 @@ def _agent(
             limits=limits,
             **own,
         )
-        image = _image(modules, images)
         runners.append(RunnerSpec(role, image, start, deadline_s))
     return AgentSpec(
         name=name,
@@ -193,56 +177,3 @@ def _env_settings(agent: Agent) -> EnvSettings:
         kwargs=agent.env.kwargs,
         wrappers=wrappers,
     )
-
-
-# ---------------------------------------------------------------- images
-
-
-def _module(entry: str) -> str:
-    """The module of `module:name`; of an environment's id, the part that registers it, if any."""
-    return entry.rpartition(":")[0]
-
-
-def _env_modules(agent: Agent) -> list[str]:
-    return [_module(entry) for entry, _ in _env_entries(agent) if _module(entry)]
-
-
-def _env_entries(agent: Agent) -> list[tuple[str, KeyPath]]:
-    entries: list[tuple[str, KeyPath]] = [
-        (agent.env.id, ("env", "id"))
-        if agent.env.id is not None
-        else (agent.env.entry or "", ("env", "entry"))
-    ]
-    entries += [
-        (wrapper.entry, ("env", "wrappers", index, "entry"))
-        for index, wrapper in enumerate(agent.env.wrappers)
-    ]
-    return entries
-
-
-def _image(modules: Iterable[str], images: dict[str, tuple[str, ...]]) -> str:
-    """The image for a runner that needs these modules, made if there is none yet."""
-    extra = [name for name in dict.fromkeys(modules) if not _in_base(name)]
-    if not extra:
-        return BASE_IMAGE
-    name = "+".join(extra)
-    images.setdefault(name, (*BASE_MODULES, *extra))
-    return name
-
-
-def _in_base(module: str) -> bool:
-    return module in BASE_MODULES or module.partition(".")[0] in ("numpy", "gymnasium")
-
-
-def where_module(config: Config, module: str) -> KeyPath | None:
-    """The first key of the configuration that made us import `module`."""
-    for index, agent in enumerate(config.agents):
-        entries = [
-            *_env_entries(agent),
-            (agent.policy.entry, ("policy", "entry")),
-            (agent.reward.entry, ("reward", "entry")),
-        ]
-        for entry, path in entries:
-            if _module(entry) == module:
-                return ("agents", index, *path)
-    return None

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsec.config import load
-from dsec.engine.plan import BASE_IMAGE, BASE_MODULES, make_spec, quotas, where_module
+from dsec.engine.images import BASE_IMAGE, BASE_MODULES, where_module
+from dsec.engine.plan import make_spec, quotas
 from dsec.errors import ConfigError
 from dsec.ipc.frames import Phase, Role
 from dsec.seeds import agent_seed
@@ -72,6 +73,41 @@ def test_an_image_for_each_module_that_is_not_ours(tmp_path: Path) -> None:
         "my_rewards": (*BASE_MODULES, "my_rewards"),
     }
     assert {runner.image for runner in spec.agents[0].runners} == {BASE_IMAGE}
+
+
+ENV_IMAGES = """
+run: {name: r, steps: 100}
+agents:
+  - {name: a, env: {id: HalfCheetah-v5}, policy: &p {entry: "dsec.policies:RandomPolicy"}}
+  - {name: b, env: {id: Hopper-v5, wrappers: [{entry: TimeLimit}]}, policy: *p}
+  - {name: c, env: {id: "ale_py:ALE/Pong-v5", wrappers: [{entry: AtariPreprocessing}]}, policy: *p}
+  - {name: d, env: {id: "ale_py:ALE/Breakout-v5"}, policy: *p}
+  - {name: e, env: {id: "ale_py:ALE/Boxing-v5"}, policy: *p}
+  - {name: f, env: {id: LunarLander-v3}, policy: *p}
+  - {name: g, env: {id: FrozenLake-v1}, policy: *p}
+"""
+
+
+def test_what_an_environment_imports_when_it_is_made_is_warm_in_an_image_apart(
+    tmp_path: Path,
+) -> None:
+    spec = spec_of(tmp_path, ENV_IMAGES)
+    own = {image.name: image.modules[len(BASE_MODULES) :] for image in spec.images}
+    warm = {image.name: image.warm for image in spec.images}
+    assert list(own) == [
+        BASE_IMAGE,
+        "gymnasium.envs.mujoco",
+        "ale_py+cv2",
+        "ale_py",
+        "gymnasium.envs.box2d",
+    ]
+    assert own["gymnasium.envs.mujoco"] == () == own["gymnasium.envs.box2d"], "may be missing"
+    assert own["ale_py"] == own["ale_py+cv2"] == ("ale_py",)
+    assert warm["gymnasium.envs.mujoco"] == ("HalfCheetah-v5", "Hopper-v5")
+    assert warm["ale_py+cv2"] == ("ALE/Pong-v5", "cv2")
+    assert warm["ale_py"] == ("ALE/Breakout-v5", "ALE/Boxing-v5")
+    assert warm[BASE_IMAGE] == ()
+    assert {agent.runners[0].image for agent in spec.agents[-1:]} == {BASE_IMAGE}
 
 
 def test_a_module_leads_back_to_the_key_that_named_it(tmp_path: Path) -> None:

@@ -66,6 +66,39 @@ def test_texts_of_any_length_run_and_are_recorded(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_missions_of_minigrid_are_read_and_followed(tmp_path: Path) -> None:
+    pytest.importorskip("minigrid", reason='pip install "dsec-kernel[envs]"')
+    finished = runs.run(ROOT / "examples/minigrid.yaml", tmp_path, "--steps", "6000")
+    assert finished.code == 0, finished.stderr
+    assert 0.2 < finished.summary["metrics"]["seeker-001"]["in_view"] < 1
+    with Recording.open(finished.run_dir) as recording:
+        read, blind = recording.transitions("seeker-000"), recording.transitions("wanderer")
+        returns = {
+            name: [episode.total_reward for episode in recording.episodes(name)]
+            for name in ("seeker-000", "wanderer")
+        }
+    assert all(text.startswith("go to ") for text in read.obs["mission"].ravel())
+    assert blind.obs.shape[2:] == (7, 7, 3)
+    assert np.mean(returns["seeker-000"]) > 2 * np.mean(returns["wanderer"])
+
+
+@pytest.mark.slow
+def test_atari_runs_preprocessed_and_stacked(tmp_path: Path) -> None:
+    for module in ("ale_py", "cv2"):
+        pytest.importorskip(module, reason='pip install "dsec-kernel[envs]"')
+    options = ("--steps", "900", "--set", "record.format=parquet")
+    finished = runs.run(ROOT / "examples/atari.yaml", tmp_path, *options)
+    assert finished.code == 0, finished.stderr
+    with Recording.open(finished.run_dir) as recording:
+        pong, breakout = recording.transitions("pong-001"), recording.transitions("breakout")
+    assert (pong.obs.dtype, pong.obs.shape[1:]) == (np.uint8, (2, 4, 84, 84))
+    shifted = pong.obs[:, :, 1:] == pong.next_obs()[:, :, :-1]
+    assert shifted.all(), "of four frames three are those of the step before"
+    assert set(np.unique(breakout.reward)) <= {-1.0, 0.0, 1.0}
+    assert len(breakout.obs) == 300
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_ppo_learns_cartpole_in_its_own_process(tmp_path: Path) -> None:
     pytest.importorskip("torch")

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from dsec.errors import LayoutError, PeerError
 from dsec.ipc.spaces import DEPTH_MAX, VALUE_BYTES_MAX, decode_spaces, encode_spaces
+from dsec.ipc.variable import Variable
 from tests.ipc import strategies
 
 DISCRETE = gs.Discrete(2)
@@ -113,6 +114,30 @@ def test_a_space_of_ones_own_is_named_with_its_path() -> None:
     inside = gs.Sequence(gs.OneOf([DISCRETE, Custom()]))
     with pytest.raises(LayoutError, match=r"action\[...\]\[1\]: a Custom space"):
         encode_spaces(DISCRETE, inside)
+
+
+class Missions(gs.Space[str]):
+    """A space of texts that only its author knows, as MiniGrid has one."""
+
+    def __init__(self) -> None:
+        super().__init__(dtype=str)
+
+
+def test_a_space_of_ones_own_texts_travels_as_a_text() -> None:
+    observation = gs.Dict({"at": DISCRETE, "mission": Missions(), "more": gs.Sequence(Missions())})
+    back, _ = decode_spaces(encode_spaces(observation, DISCRETE))
+    assert isinstance(back, gs.Dict)
+    assert isinstance(back["mission"], gs.Text) and isinstance(back["more"], gs.Sequence)
+    assert back["mission"].contains("go to the red ball")
+    leaf = Variable(Missions(), "observation")
+    assert leaf.is_text and leaf.decode(leaf.encode("längere Rede" * 9999)) == "längere Rede" * 9999
+    with pytest.raises(LayoutError, match="observation: expected text, got int"):
+        leaf.encode(3)
+
+
+def test_such_a_space_of_actions_is_refused() -> None:
+    with pytest.raises(LayoutError, match=r'action\["say"\]: a Missions space can\'t be described'):
+        encode_spaces(DISCRETE, gs.Dict({"say": Missions()}))
 
 
 def test_an_alphabet_that_is_no_unicode_is_named() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,18 @@ def refusal(call: Any, *args: Any) -> ErrorInfo:
 def test_an_entry_finds_its_object() -> None:
     assert resolve("dsec.policies:RandomPolicy", "policy.entry") is RandomPolicy
     assert resolve(f"{HERE}:Line.step", "env.entry") is worlds.Line.step
+
+
+@pytest.mark.parametrize(
+    ("module", "extra"), [("ale_py", "envs"), ("minigrid", "envs"), ("torch", "torch")]
+)
+def test_who_forgot_an_extra_is_told_which(
+    monkeypatch: pytest.MonkeyPatch, module: str, extra: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)  # what an import finds where it is missing
+    error = refusal(import_module, module, "env.id")
+    assert error.lookup
+    assert error.message.endswith(f'{PLACES}: pip install "dsec-kernel[{extra}]"')
 
 
 @pytest.mark.parametrize(
