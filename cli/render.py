@@ -19,6 +19,7 @@ ROWS_MAX = 16  # agents with a row of their own; more are shown by groups
 STDERR_LINES_MAX = 12
 STACK_LINES_MAX = 8
 BAR_WIDTH = 40
+NAME_CELLS_MAX = 40
 _PYTHON_STACK = "Current thread 0x"  # how faulthandler begins the thread that was asked or hit
 
 
@@ -92,10 +93,26 @@ def progress_table(snapshot: Snapshot) -> RenderableType:
         table.add_column(name, justify="right")
     for row in _rows(snapshot.agents):
         style = "red" if "quarantined" in row[1] else ""
-        table.add_row(*row, style=style)
+        # As Text, for a name may look like markup.
+        table.add_row(Text(shortened(row[0], NAME_CELLS_MAX)), *row[1:], style=style)
     done = round(BAR_WIDTH * snapshot.done_share)
     bar = Text.assemble(("━" * done, "green"), ("━" * (BAR_WIDTH - done), "dim"))
     return Group(table, bar, Text(progress_line(snapshot), overflow="fold"))
+
+
+def shortened(name: str, cells: int) -> str:
+    """A name that takes at most so many cells of a terminal, where a character may take two: its
+    beginning and its end, for agents of one entry differ in their last characters."""
+    from rich.cells import cell_len, set_cell_size
+
+    if cell_len(name) <= cells:
+        return name
+    tail, rest = "", (cells - 1) // 3
+    for char in reversed(name):
+        if (rest := rest - cell_len(char)) < 0:
+            break
+        tail = char + tail
+    return set_cell_size(name, cells - 1 - cell_len(tail)).rstrip() + "…" + tail
 
 
 def _rows(agents: tuple[AgentReport, ...]) -> Iterator[tuple[str, str, str, str, str]]:

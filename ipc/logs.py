@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 from collections import deque
 from pathlib import Path
 
@@ -19,7 +20,7 @@ LOOKS_PER_TICK = 200  # files whose size is looked at in one call of `rotate`
 
 def file_name(text: str) -> str:
     """A name of any script as a file name: letters, digits, `-` and `_` stay, all else becomes
-    `%XX`; distinct names stay distinct, and a long one ends in a hash."""
+    `%XX`; distinct names stay distinct. A long one is cut, and ends in a hash and its number."""
     safe = "".join(
         c if c.isalnum() or c in "-_" else "".join(f"%{b:02X}" for b in c.encode(errors="replace"))
         for c in text
@@ -27,7 +28,9 @@ def file_name(text: str) -> str:
     data = safe.encode()
     if len(data) <= NAME_BYTES_MAX:
         return safe
-    return f"{data[:150].decode(errors='ignore')}~{hashlib.sha256(data).hexdigest()[:16]}"
+    number = re.search(r"-\d{1,9}$", safe)
+    digest = hashlib.sha256(data).hexdigest()[:16]
+    return f"{data[:150].decode(errors='ignore')}~{digest}{number[0] if number else ''}"
 
 
 class Logs:

@@ -27,6 +27,8 @@ from pydantic_core import PydanticCustomError
 STEPS_MAX = 10**15
 AGENTS_MAX = 100_000
 WEEK_S = 7 * 24 * 3600.0
+NAME_CHARS_MAX = 200
+_JOINERS = "\u200c\u200d"  # invisible, and part of how some scripts are written
 
 # What the design has and this version doesn't: key -> what to do instead. `*` stands for an index.
 NOT_YET: dict[str, str] = {
@@ -57,6 +59,18 @@ def _file_name(value: str) -> str:
             "a name has 1 to 64 letters, digits, `_`, `-` or `.` and begins with a letter or a "
             "digit, because files are named after it"
         )
+    return value
+
+
+def _agent_name(value: str) -> str:
+    """Any script: files get names of their own that are derived from it."""
+    if not 1 <= len(value) <= NAME_CHARS_MAX:
+        raise _say(f"a name has 1 to {NAME_CHARS_MAX} characters, not {len(value):,}")
+    if value != value.strip():
+        raise _say("a name neither begins nor ends with a space")
+    for place, char in enumerate(value, 1):
+        if not char.isprintable() and char not in _JOINERS:
+            raise _say(f"a name has no control characters; character {place} is U+{ord(char):04X}")
     return value
 
 
@@ -109,6 +123,11 @@ FileName = Annotated[
     str,
     AfterValidator(_file_name),
     WithJsonSchema({"type": "string", "pattern": r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,63}$"}),
+]
+AgentName = Annotated[
+    str,
+    AfterValidator(_agent_name),
+    WithJsonSchema({"type": "string", "pattern": r"^\S(.{0,198}\S)?$"}),
 ]
 Entry = Annotated[
     str, AfterValidator(_entry), WithJsonSchema({"type": "string", "pattern": r"^[^:\s]+:[^:\s]+$"})
@@ -281,8 +300,9 @@ class Ipc(Model):
 class Agent(Model):
     """One agent, or `count` agents alike."""
 
-    name: FileName = Field(
-        description="The agent's name. With count they are name-000, name-001 and so on.",
+    name: AgentName = Field(
+        description="The agent's name, of up to 200 characters in any script. With count they are "
+        "name-000, name-001 and so on. Its seed derives from it.",
         examples=["cartpole"],
     )
     count: Count | None = Field(

@@ -229,3 +229,30 @@ def test_the_end_of_a_run() -> None:
 )
 def test_durations(seconds: float, text: str) -> None:
     assert render.duration(seconds) == text
+
+
+@pytest.mark.parametrize("cells", [10, 20, 40])
+@pytest.mark.parametrize(
+    "name",
+    ["a" * 200, "агент" * 30 + "-001", "代理人" * 60 + "-002", "🤖👩\u200d🚀" * 40, "[bold]-03"],
+)
+def test_a_name_is_shortened_to_its_beginning_and_end(name: str, cells: int) -> None:
+    from rich.cells import cell_len
+
+    shown = render.shortened(name, cells)
+    assert cell_len(shown) <= cells
+    if cell_len(name) <= cells:
+        assert shown == name
+    else:
+        head, _, tail = shown.partition("…")
+        assert head and tail
+        assert name.startswith(head) and name.endswith(tail)
+
+
+def test_a_name_that_looks_like_markup_is_shown_as_it_is() -> None:
+    from rich.console import Console
+
+    agent = AgentReport("[red]代理[/red]", "g", "running", steps=5)
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(render.progress_table(snapshot(agents=(agent,))))
+    assert "[red]代理[/red]" in console.export_text()

@@ -99,6 +99,30 @@ def test_people_read_progress_and_a_summary_on_stdout(tmp_path: Path) -> None:
     assert 'event="run started"' in done.stderr
 
 
+def test_names_of_any_script_and_length(tmp_path: Path) -> None:
+    """In the files, the recording and the summary; and the seeds derive from the whole name."""
+    from dsec.recording import Recording
+
+    long = "代理人 агент [red] a/b .. " + "ñ" * 173
+    path = config(tmp_path)
+    text = path.read_text().replace("name: pole", f'name: "{long}"')
+    assert long in text and len(long) == 196
+    path.write_text(text)
+    out = tmp_path / "out"
+    done = call(tmp_path, "run", path, "--json", "--out", out)
+    assert done.returncode == 0, done.stderr
+    names = [f"{long}-000", f"{long}-001"]
+    assert [*json.loads((out / "summary.json").read_text())["agents_by_name"]] == names
+    with Recording.open(out) as recording:
+        assert [agent.name for agent in recording.agents] == names
+        first, second = (recording.transitions(name) for name in names)
+    assert len(first.reward) == len(second.reward) == 200
+    assert not (first.obs[0] == second.obs[0]).all()
+    logs = [log.name for log in (out / "logs").iterdir()]
+    for number in ("000", "001"):
+        assert sum(name.endswith(f"-{number}.env.err") for name in logs) == 1
+
+
 def on_path() -> dict[str, str]:
     return {"PYTHONPATH": str(watchdog.ROOT)}
 

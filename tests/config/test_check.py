@@ -107,8 +107,19 @@ MISTAKES = [
         "c:5:11: agents[0].ipc.ring_slots: must be at least 4",
     ),
     ("name: a", "name: 7", "c:4:5: agents[0].name: expected text, got 7 (put it in quotes)"),
-    ("name: a", "name: ../x", "c:4:5: agents[0].name: a name has 1 to 64 letters"),
-    ("name: a", "name: ''", "c:4:5: agents[0].name: a name has 1 to 64 letters"),
+    ("name: a", "name: ''", "c:4:5: agents[0].name: a name has 1 to 200 characters, not 0"),
+    (
+        "name: a",
+        f"name: {'x' * 201}",
+        "c:4:5: agents[0].name: a name has 1 to 200 characters, not 201",
+    ),
+    ("name: a", "name: ' a'", "c:4:5: agents[0].name: a name neither begins nor ends with a space"),
+    (
+        "name: a",
+        'name: "a\\nb"',
+        "c:4:5: agents[0].name: a name has no control characters; character 2 is U+000A",
+    ),
+    ("  steps: 1000", "  steps: 1000\n  name: ../x", "c:3:3: run.name: a name has 1 to 64 letters"),
     ("name: a", "nam: a", "c:4:5: agents[0].nam: unknown key (did you mean name?)"),
     ("steps: 1000", "steps: 1", "c:2:3: run.steps: 1 steps can't be shared out among 2 agents"),
     (
