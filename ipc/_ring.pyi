@@ -26,6 +26,7 @@ class _Lib:
     DSEC_CLOSED: int
     DSEC_MISUSE: int
     DSEC_FULL: int
+    DSEC_OTHER: int
     DSEC_PAGE: int
     DSEC_HEAD: int
     DSEC_GRAIN: int
@@ -45,6 +46,7 @@ class _Lib:
     DSEC_LANE_OFF: int
     DSEC_LANE_IDLE: int
     DSEC_LANE_DUE: int
+    DSEC_LANE_SENT: int
     DSEC_LANE_PENDING: int
     DSEC_LANE_ENDED: int
     DSEC_BAD_MAGIC: int
@@ -94,6 +96,7 @@ class _Lib:
     def dsec_arm(self, r: CData, records: int, /) -> int: ...
     def dsec_disarm(self, r: CData, /) -> int: ...
     def dsec_available(self, r: CData, /) -> int: ...
+    def dsec_turn_take(self, t: CData, seq: int, flags: int, /) -> int: ...
     def dsec_group_open(self, page: CData, fault: CData, /) -> int: ...
     def dsec_group_step(self, g: CData, timeout_s: float, /) -> int: ...
     def dsec_group_gather(self, g: CData, timeout_s: float, /) -> int: ...

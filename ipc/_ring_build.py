@@ -9,7 +9,7 @@ from pathlib import Path
 from cffi import FFI
 
 HERE = Path(__file__).resolve().parent
-SOURCES = ("segment.c", "wait.c", "ring.c", "reader.c", "group.c", "join.c", "crash.c")
+SOURCES = ("segment.c", "wait.c", "ring.c", "reader.c", "turn.c", "group.c", "join.c", "crash.c")
 
 ffibuilder = FFI()
 ffibuilder.cdef((HERE / "ring.cdef.h").read_text())

@@ -33,6 +33,7 @@ static int lane_closed(const dsec_lane *lane)
 
 /* ------------------------------------------------------------------ scatter */
 
+/* Publish the lane's action; nobody is woken yet. */
 static int scatter_lane(dsec_group *g, uint32_t i, double timeout_s)
 {
     dsec_lane *lane = &g->lane[i];
@@ -46,28 +47,46 @@ static int scatter_lane(dsec_group *g, uint32_t i, double timeout_s)
     }
     const dsec_record *obs = &lane->reader->now;
     uint32_t flags = obs->flags & DSEC_FLAG_BOUNDARY;
-    int rc = dsec_commit(lane->box, obs->seq, DSEC_KIND_ACTION, flags, g->action_bytes);
+    int rc = dsec_publish(lane->box, obs->seq, DSEC_KIND_ACTION, flags, g->action_bytes);
     if (rc)
         return rc;
-    lane->state = DSEC_LANE_PENDING;
-    return dsec_release_to(lane->reader, lane->reader->read);
+    lane->state = DSEC_LANE_SENT;
+    return DSEC_OK;
+}
+
+/* Wake whom the new actions are for, and give back what they answer. Only after all are published:
+ * who is woken may take this processor at once, and lanes that poll on another have theirs by then.
+ */
+static void announce(dsec_group *g)
+{
+    /* SYNC POINT want: pairs with the fence in dsec_sleep_for_tail(), as that in dsec_commit():
+     * all tails, then all wants. */
+    dsec_fence();
+    for (uint32_t i = 0; i < g->nlanes; i++) {
+        dsec_lane *lane = &g->lane[i];
+        if (lane->state != DSEC_LANE_SENT)
+            continue;
+        lane->state = DSEC_LANE_PENDING;
+        dsec_wake_followers(lane->box, 0);
+        dsec_release_to(lane->reader, lane->reader->read);
+    }
 }
 
 /* Send each lane the action that is due. Can be called again after it was cut short: lanes that
  * have theirs are left alone. */
 static int scatter(dsec_group *g, int64_t deadline)
 {
-    for (uint32_t i = 0; i < g->nlanes; i++) {
+    int rc = DSEC_OK;
+    for (uint32_t i = 0; rc == DSEC_OK && i < g->nlanes; i++) {
         if (g->lane[i].state != DSEC_LANE_DUE)
             continue;
         int64_t left = deadline == INT64_MAX ? INT64_MAX : deadline - dsec_now_ns();
-        int rc = lane_closed(&g->lane[i]) ? DSEC_CLOSED : scatter_lane(g, i, (double)left * 1e-9);
-        if (rc) {
+        rc = lane_closed(&g->lane[i]) ? DSEC_CLOSED : scatter_lane(g, i, (double)left * 1e-9);
+        if (rc)
             g->bad_lane = i;
-            return rc;
-        }
     }
-    return DSEC_OK;
+    announce(g);
+    return rc;
 }
 
 /* ------------------------------------------------------------------ gather */

@@ -14,7 +14,8 @@ enum {
     DSEC_CORRUPT = -5,     /* a peer wrote what it may not; see dsec_fault */
     DSEC_CLOSED = -6,      /* the handle was closed */
     DSEC_MISUSE = -7,      /* wrong order of calls or a value outside its range */
-    DSEC_FULL = -8         /* no free slot in a table of this process */
+    DSEC_FULL = -8,        /* no free slot in a table of this process */
+    DSEC_OTHER = -9        /* a record came that is not the one that was due */
 };
 
 enum {
@@ -154,6 +155,20 @@ typedef struct {
     uint8_t *into;     /* where a message is copied to before its record is given back */
 } dsec_receiver;
 
+/* What a runner that answers records says once; see turn.c. */
+typedef struct {
+    dsec_reader *reader;   /* of what is answered; the answers go to the outbox it belongs to */
+    double timeout_s;
+    uint64_t ahead;        /* number of the record that is due, less that of the answer before it */
+    uint32_t kind;         /* of the answers */
+    uint32_t nbytes;       /* and their payload */
+    uint32_t due_kind;     /* of what is answered */
+    uint32_t due_least;    /* bounds of its payload */
+    uint32_t due_most;
+    uint32_t phase;        /* of the progress word from when it is there */
+    uint32_t keep;         /* 1 = give nothing back */
+} dsec_turn;
+
 /* One environment of a lockstep group, as its policy sees it. */
 typedef struct {
     dsec_outbox *box;
@@ -166,6 +181,7 @@ enum {
     DSEC_LANE_OFF,      /* left out */
     DSEC_LANE_IDLE,     /* has answered */
     DSEC_LANE_DUE,      /* its action is to be sent */
+    DSEC_LANE_SENT,     /* its action is published, and it may not know yet */
     DSEC_LANE_PENDING,  /* owes an observation */
     DSEC_LANE_ENDED     /* has sent its last */
 };
@@ -273,6 +289,9 @@ int dsec_wait(dsec_reader *r, uint64_t records, double timeout_s);
 int dsec_arm(dsec_reader *r, uint64_t records);
 int dsec_disarm(dsec_reader *r);
 uint64_t dsec_available(dsec_reader *r);
+
+/* ---- turn.c */
+int64_t dsec_turn_take(dsec_turn *t, uint64_t seq, uint32_t flags);
 
 /* ---- group.c */
 int dsec_group_open(void *page, dsec_fault *fault);

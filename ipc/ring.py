@@ -317,14 +317,7 @@ class Reader:
         code = _next(self.c, timeout_s, then)
         if code:
             fail(code, self.c.fault, f"a record on the {role_name(self.peer.role)} ring")
-        (
-            self.seq,
-            self.offset,
-            self.nbytes,
-            self.epoch,
-            self.kind,
-            self.flags,
-        ) = _unpack(self._view)
+        self.seq, self.offset, self.nbytes, self.epoch, self.kind, self.flags = _unpack(self._view)
 
     def try_next(self, then: int = 0) -> bool:
         """As `next`, without waiting: False if no record is there."""
@@ -333,15 +326,12 @@ class Reader:
             return False
         if code:
             fail(code, self.c.fault, f"a record on the {role_name(self.peer.role)} ring")
-        (
-            self.seq,
-            self.offset,
-            self.nbytes,
-            self.epoch,
-            self.kind,
-            self.flags,
-        ) = _unpack(self._view)
+        self.seq, self.offset, self.nbytes, self.epoch, self.kind, self.flags = _unpack(self._view)
         return True
+
+    def look(self) -> None:
+        """Set the attributes to the current record's, which turn.py leaves alone."""
+        self.seq, self.offset, self.nbytes, self.epoch, self.kind, self.flags = _unpack(self._view)
 
     def wait(self, min_records: int, timeout_s: float) -> bool:
         """Sleep until about that many more records of the current size are published.

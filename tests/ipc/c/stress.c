@@ -119,22 +119,35 @@ static uint64_t stream(uint32_t spin, uint64_t count, uint64_t nbytes, void *(*w
 
 #define LANES 2
 
+/* By turns call by call and in one call. */
 static void *serve(void *arg)
 {
     job *j = arg;
-    for (uint64_t seq = 0; seq < j->count; seq++) {
-        uint64_t value = 0;
-        if (seq) {
-            CHECK(dsec_next(j->reader, LIMIT_S, 4) == DSEC_OK && j->reader->now.seq == seq - 1);
-            memcpy(&value, j->reader->peer->data + j->reader->now.offset, 8);
-            CHECK(dsec_release(j->reader) == DSEC_OK);
-        }
-        int64_t offset = dsec_claim(j->box, 8, LIMIT_S);
+    dsec_turn turn = {.reader = j->reader, .timeout_s = LIMIT_S, .kind = DSEC_KIND_OBS,
+                      .nbytes = 8, .due_kind = DSEC_KIND_ACTION, .due_least = 8, .due_most = 8,
+                      .phase = 4};
+    int64_t offset = dsec_claim(j->box, 8, LIMIT_S);
+    uint64_t value = 1;
+    for (uint64_t seq = 0;; seq++) {
         CHECK(offset >= 0);
-        value++;
         memcpy(j->box->data + offset, &value, 8);
-        CHECK(dsec_commit(j->box, seq, DSEC_KIND_OBS, 0, 8) == DSEC_OK);
+        if (seq + 1 == j->count)
+            break;
+        if (seq % 3) {
+            int64_t got = dsec_turn_take(&turn, seq, 0);
+            CHECK(got >= 0 && got >> 52 == 0);
+            offset = (got & 0x3ffffff) * DSEC_GRAIN + DSEC_HEAD;
+            CHECK((uint64_t)(got >> 26) * DSEC_GRAIN + DSEC_HEAD == j->reader->now.offset);
+        } else {
+            CHECK(dsec_commit(j->box, seq, DSEC_KIND_OBS, 0, 8) == DSEC_OK);
+            CHECK(dsec_release(j->reader) == DSEC_OK);
+            offset = dsec_claim(j->box, 8, LIMIT_S);
+            CHECK(dsec_next(j->reader, LIMIT_S, 4) == DSEC_OK && j->reader->now.seq == seq);
+        }
+        memcpy(&value, j->reader->peer->data + j->reader->now.offset, 8);
+        value++;
     }
+    CHECK(dsec_commit(j->box, j->count - 1, DSEC_KIND_OBS, 0, 8) == DSEC_OK);
     return NULL;
 }
 
