@@ -8,16 +8,18 @@ process is the guardian, which waits for it and cleans up after it.
 from __future__ import annotations
 
 import json
-import signal
+import resource
+import secrets
+import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from dsec import __version__
+from dsec import __version__, signals
 from dsec.cli.stream import SafeStream, standard_streams
 
 if TYPE_CHECKING:
@@ -26,9 +28,9 @@ if TYPE_CHECKING:
 
 EPILOG = """\b
 Exit codes: 0 all done, 1 some agents failed, 2 the configuration is wrong,
-3 this machine can't do it, 70 internal error, 130 interrupted (SIGINT or
-SIGTERM; the first ends the run in order and keeps what was recorded, the
-second kills it).
+3 this machine can't do it, 70 internal error, 130 interrupted. SIGINT,
+SIGTERM or SIGHUP ends the run in order and keeps what was recorded; a
+second one kills it, and so does SIGQUIT at once.
 """
 
 
@@ -114,7 +116,14 @@ def validate(config: Path, sets: Sequence[str], as_json: bool, verbose: bool) ->
     and nothing recorded.
     """
 
-    def main(scratch: Path) -> int:
+    # Named in the guardian, made and removed in the supervisor, which outlives the guardian's death
+    # by as long as it takes to clean up; and removed by the guardian, should the supervisor die.
+    try:
+        scratch = Path(tempfile.gettempdir(), f"dsec-validate-{secrets.token_hex(8)}")
+    except OSError as error:
+        return _finish(_no_scratch(error), *standard_streams(), as_json=as_json)
+
+    def main() -> int:
         from dsec import engine
 
         stdout, stderr = standard_streams()
@@ -124,31 +133,24 @@ def validate(config: Path, sets: Sequence[str], as_json: bool, verbose: bool) ->
 
             view = TerminalView(stderr, stderr, verbose=verbose)
             try:
+                scratch.mkdir(mode=0o700)
                 return engine.validate(config, _overrides(sets, None, None), scratch, view)
+            except OSError as error:
+                return _no_scratch(error)
             finally:
                 view.close()
 
         outcome = _caught(work)
+        shutil.rmtree(scratch, ignore_errors=True)
         if outcome.code == engine.Exit.DONE and not as_json:
             stdout.line(f"{config}: valid")
             return 0
         return _finish(outcome, stdout, stderr, as_json=as_json)
 
-    # Made and removed here, in the guardian, which outlives the supervisor.
     try:
-        folder = tempfile.TemporaryDirectory(prefix="dsec-validate-", ignore_cleanup_errors=True)
-    except OSError as error:
-        from dsec import engine
-        from dsec.errors import MachineError
-
-        problem = MachineError(
-            f"there is no place for temporary files: {error.strerror}",
-            "Set TMPDIR to a folder that can be written",
-        )
-        outcome = engine.Outcome(engine.Exit.MACHINE, engine.totals(None, None), problem)
-        return _finish(outcome, *standard_streams(), as_json=as_json)
-    with folder as scratch:
-        return _guarded(lambda: main(Path(scratch)), as_json)
+        return _guarded(main, as_json)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 @cli.command()
@@ -159,6 +161,7 @@ def schema() -> int:
     """
     from dsec.config import json_schema
 
+    signals.let_in()
     standard_streams()[0].line(json.dumps(json_schema(), indent=2))
     return 0
 
@@ -175,34 +178,44 @@ def _overrides(sets: Sequence[str], steps: str | None, seed: str | None) -> list
     return overrides
 
 
-def _caught(work: Any) -> Outcome:
-    """The outcome of `work`, which may raise what is wrong with the command line."""
+def _no_scratch(error: OSError) -> Outcome:
+    from dsec import engine
+    from dsec.errors import MachineError
+
+    problem = MachineError(
+        f"there is no place for temporary files: {error.strerror}",
+        "Set TMPDIR to a folder that can be written",
+    )
+    return engine.Outcome(engine.Exit.MACHINE, engine.totals(None, None), problem)
+
+
+def _caught(work: Callable[[], Outcome]) -> Outcome:
+    """The outcome of `work`, which may raise what is wrong with the command line. Meanwhile, and
+    nowhere else, a signal is a KeyboardInterrupt."""
     from dsec import engine
     from dsec.errors import ConfigError
 
     try:
-        outcome: Outcome = work()
-    except ConfigError as error:
-        outcome = engine.Outcome(engine.Exit.CONFIG, engine.totals(None, None), error)
+        try:
+            signals.let_in()
+            return work()
+        except ConfigError as error:
+            return engine.Outcome(engine.Exit.CONFIG, engine.totals(None, None), error)
+        finally:
+            signals.ignore()
     except KeyboardInterrupt:
-        outcome = engine.Outcome(engine.Exit.INTERRUPTED, engine.totals(None, None))
-    return outcome
+        return engine.Outcome(engine.Exit.INTERRUPTED, engine.totals(None, None))
 
 
-def _guarded(main: Any, as_json: bool) -> int:
+def _guarded(main: Callable[[], int], as_json: bool) -> int:
     """`engine.guard`; what keeps it from beginning is an outcome, too."""
-    # Half imported, the engine couldn't say what became of the run: a signal waits for that.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     from dsec import engine
     from dsec.errors import MachineError
 
     try:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return engine.guard(main)
     except MachineError as error:
         outcome = engine.Outcome(engine.Exit.MACHINE, engine.totals(None, None), error)
-    except KeyboardInterrupt:
-        outcome = engine.Outcome(engine.Exit.INTERRUPTED, engine.totals(None, None))
     return _finish(outcome, *standard_streams(), as_json=as_json)
 
 
@@ -226,15 +239,30 @@ def _finish(outcome: Outcome, stdout: SafeStream, stderr: SafeStream, *, as_json
     return int(outcome.code)
 
 
+def _no_memory(error: ImportError | MemoryError) -> int:
+    """Say that not even the imports found room, where that is what the error means."""
+    from dsec.errors import lacks_memory
+
+    if not lacks_memory(f"{type(error).__name__}: {error}"):
+        raise error
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    limited = f"; `ulimit -v` allows {limit >> 20:,} MiB" if limit >= 0 else ""
+    standard_streams()[1].line(f"dsec-kernel: there is no memory to begin with{limited}")
+    return 3
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The entry point of the `dsec-kernel` script; returns the exit code."""
-    # Until somebody listens, SIGTERM ends this as Ctrl-C does, and Ctrl-C does also where a shell
-    # started us in the background and had it ignored.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
+    with signals.held():
+        return _main(argv)
+
+
+def _main(argv: Sequence[str] | None) -> int:
     standard_streams()  # before anything else can take a number that is theirs
     try:
         result = cli.main(args=argv, prog_name="dsec-kernel", standalone_mode=False)
+    except (ImportError, MemoryError) as error:
+        return _no_memory(error)
     except click.ClickException as error:
         error.show()
         return error.exit_code

@@ -20,6 +20,7 @@ STDERR_LINES_MAX = 12
 STACK_LINES_MAX = 8
 BAR_WIDTH = 40
 NAME_CELLS_MAX = 40
+SEPARATOR = " | "
 _PYTHON_STACK = "Current thread 0x"  # how faulthandler begins the thread that was asked or hit
 
 
@@ -58,6 +59,10 @@ def states(snapshot: Snapshot) -> str:
 
 def progress_line(snapshot: Snapshot) -> str:
     """The run at a glance, on one line."""
+    return SEPARATOR.join(_progress(snapshot))
+
+
+def _progress(snapshot: Snapshot) -> list[str]:
     total = len(snapshot.agents)
     parts = [f"[{duration(snapshot.elapsed_s)}] {counted(total, 'agent')}: {states(snapshot)}"]
     if snapshot.steps_quota:
@@ -77,11 +82,23 @@ def progress_line(snapshot: Snapshot) -> str:
     parts.append(counted(snapshot.deaths, "death"))
     if snapshot.eta_s is not None and snapshot.done_share < 1:
         parts.append(f"{duration(snapshot.eta_s)} left")
-    return " | ".join(parts)
+    return parts
 
 
-def progress_table(snapshot: Snapshot) -> RenderableType:
-    """The run at a glance, for a terminal: a headline and a row for each agent or group."""
+def folded(parts: Iterable[str], width: int) -> str:
+    """The parts of a line on as many lines as it takes, each broken between two parts."""
+    lines: list[str] = []
+    for part in parts:
+        if lines and len(longer := f"{lines[-1]}{SEPARATOR}{part}") <= width:
+            lines[-1] = longer
+        else:
+            lines.append(part)
+    return "\n".join(lines)
+
+
+def progress_table(snapshot: Snapshot, width: int) -> RenderableType:
+    """The run at a glance, for a terminal of `width` columns: a row for each agent or group, and
+    the sums."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -97,7 +114,7 @@ def progress_table(snapshot: Snapshot) -> RenderableType:
         table.add_row(Text(shortened(row[0], NAME_CELLS_MAX)), *row[1:], style=style)
     done = round(BAR_WIDTH * snapshot.done_share)
     bar = Text.assemble(("━" * done, "green"), ("━" * (BAR_WIDTH - done), "dim"))
-    return Group(table, bar, Text(progress_line(snapshot), overflow="fold"))
+    return Group(table, bar, Text(folded(_progress(snapshot), width), overflow="fold"))
 
 
 def shortened(name: str, cells: int) -> str:
@@ -283,7 +300,10 @@ def outcome_lines(outcome: Outcome) -> list[str]:
     numbers, report = outcome.totals, outcome.report
     if report is None or numbers["run_dir"] is None:
         return []  # nothing was run
+    quarantined = [a.name for a in report.agents.values() if a.state == "quarantined"]
     word = "interrupted" if report.drained else "ended early" if report.failure else "done"
+    if quarantined and word == "done":
+        word = f"ended with {len(quarantined):,} quarantined"
     speed = f"{amount(numbers['steps_per_s'], 0)} steps/s"
     episodes_per_s = f"{amount(numbers['episodes_per_s'])} episodes/s"
     done = f"{counted(numbers['steps'], 'step')}, {counted(numbers['episodes'], 'episode')}"
@@ -294,7 +314,6 @@ def outcome_lines(outcome: Outcome) -> list[str]:
         f"mean return {amount(numbers['mean_return'])} | {faults}",
         *_memory_line(numbers["memory"]),
     ]
-    quarantined = [a.name for a in report.agents.values() if a.state == "quarantined"]
     if quarantined:
         more = f" and {len(quarantined) - 8:,} more" if len(quarantined) > 8 else ""
         lines.append(f"quarantined: {', '.join(quarantined[:8])}{more}")

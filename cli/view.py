@@ -59,7 +59,8 @@ class TerminalView:
     def snapshot(self, snapshot: Snapshot) -> None:
         """Draw the table, or write a line if there is news."""
         if self._live is not None:
-            self._live.update(render.progress_table(snapshot), refresh=True)
+            table = render.progress_table(snapshot, self._live.console.width)
+            self._live.update(table, refresh=True)
             return
         line = render.progress_line(snapshot)
         if line != self._last_line:

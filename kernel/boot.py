@@ -18,13 +18,13 @@ import time
 import traceback
 from collections.abc import Callable
 
+from dsec import signals
 from dsec.ipc.proc import descendants_of
 from dsec.kernel.reap import PR_SET_PDEATHSIG, kill, prctl, set_subreaper
 from dsec.report import signal_name
 
 SERVERS_DRAIN_S = 1.0  # what servers have after the supervisor's death
 KILL_MAX_S = 10.0
-_ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP)
 
 _guardian = 0
 
@@ -43,9 +43,7 @@ def run(main: Callable[[], int]) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     set_subreaper(True)
-    # What was ignored from the start (nohup, a job in the background) stays so.
-    awaited = {number for number in _ASKED if signal.getsignal(number) != signal.SIG_IGN}
-    awaited.add(signal.SIGCHLD)
+    awaited = {*signals.asked(), signal.SIGTSTP, signal.SIGCHLD}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
     guardian, pid = os.getpid(), os.fork()
     if pid == 0:
@@ -53,6 +51,7 @@ def run(main: Callable[[], int]) -> int:
         _be_supervisor(main, mask)
     code = _wait(pid, awaited)
     kill_descendants(SERVERS_DRAIN_S if code < 0 else 0.0)
+    signals.ignore()  # what came too late to be passed on must not cut off the last words
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     if code < 0:
         end = f"was killed by {signal_name(-code)}; what was recorded is whole"

@@ -11,15 +11,14 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
-import signal
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dsec import __version__, rundir
+from dsec import __version__, rundir, signals
 from dsec.config import Loaded, Override, dump, load
 from dsec.engine import footprint, preflight
 from dsec.engine.advice import advice, remedy
@@ -31,6 +30,7 @@ from dsec.engine.diagnose import (
 )
 from dsec.engine.plan import make_spec, quotas
 from dsec.engine.progress import Meter, Snapshot
+from dsec.engine.stop import StopSignals
 from dsec.engine.summary import Exit, details, exit_code, totals
 from dsec.errors import ConfigError, DsecError, MachineError
 from dsec.ipc import memory
@@ -123,7 +123,8 @@ def guard(main: Callable[[], int]) -> int:
 def run(options: RunOptions, view: View) -> Outcome:
     """Run a configuration to its end. Raises nothing that is an `Exception`.
 
-    A KeyboardInterrupt before the supervisor listens to signals leaves no run directory.
+    The process's signals are this run's until it ends (see `engine.stop`), and ignored afterwards.
+    A KeyboardInterrupt before the supervisor listens to them leaves no run directory.
     """
     claimed: list[rundir.RunDir] = []
     try:
@@ -148,8 +149,9 @@ def _run(options: RunOptions, view: View, claimed: list[rundir.RunDir]) -> Outco
     loaded = load(options.config, options.overrides)
     shares = quotas(loaded.config)
     open_files = _preflight(loaded, len(shares))
-    directory = rundir.claim(options.out, loaded.config.run.name)
-    claimed.append(directory)
+    with signals.held():  # a directory that nobody knows of would stay
+        directory = rundir.claim(options.out, loaded.config.run.name)
+        claimed.append(directory)
     seed = loaded.config.run.seed
     if seed is None:
         seed = fresh_run_seed()
@@ -239,7 +241,7 @@ def _supervise(
 
         hooks = _make_hooks(view, spec)
         supervisor = Supervisor(spec, hooks)
-        stop = _StopSignals(supervisor, view, asyncio.get_running_loop())
+        stop = StopSignals(supervisor, view, asyncio.get_running_loop())
         stop.install()
         beside = [_show(supervisor, view, meter)] if meter else []
         if ledger is not None:
@@ -257,6 +259,7 @@ def _supervise(
             view.snapshot(meter.read(report, time.monotonic()))
         return report
 
+    signals.hold()  # a loop that is half made can't take them
     return uvloop.run(main())
 
 
@@ -276,40 +279,6 @@ def _living(supervisor: Supervisor) -> footprint.Living:
         return [(role.name.lower(), runner.pid) for role, runner in runners if runner.pid]
 
     return living
-
-
-@dataclass(slots=True)
-class _StopSignals:
-    """The first SIGINT, SIGTERM or SIGHUP drains, the second kills; SIGQUIT kills at once."""
-
-    supervisor: Supervisor
-    view: View
-    loop: asyncio.AbstractEventLoop
-    seen: int = 0
-    numbers: list[int] = field(default_factory=list)
-
-    def install(self) -> None:
-        self.numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT]
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
-            self.numbers.append(signal.SIGHUP)
-        for number in self.numbers:
-            self.loop.add_signal_handler(number, self.arrived, number)
-
-    def remove(self) -> None:
-        for number in self.numbers:
-            self.loop.remove_signal_handler(number)
-            # Whoever presses Ctrl-C now is too late to stop the run, but not to lose its summary.
-            signal.signal(number, signal.SIG_IGN)
-
-    def arrived(self, number: int) -> None:
-        self.seen += 1
-        name = signal.Signals(number).name
-        if self.seen == 1 and number != signal.SIGQUIT:
-            self.view.log("warning", f"{name}: ending at the next boundary; once more to kill")
-            self.supervisor.request_drain(name)
-        elif self.seen <= 2:
-            self.view.log("warning", f"{name}: killing all runners")
-            self.supervisor.request_kill()
 
 
 def _make_hooks(view: View, spec: RunSpec) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import threading
 from typing import Any
@@ -38,3 +39,12 @@ class Raises(Stubborn):
 
     def misbehave(self) -> None:
         _ = 1 // (self.steps - 3)
+
+
+class Unborn(gymnasium.Env[Any, Any]):
+    """Never comes out of its constructor, and says so."""
+
+    def __init__(self) -> None:
+        sys.stderr.write("stuck\n")
+        sys.stderr.flush()
+        signal.pause()

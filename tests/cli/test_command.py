@@ -7,7 +7,6 @@ that says what is wrong, the exit code, no traceback.
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -119,28 +118,6 @@ def test_json_reports_mistakes_too(tmp_path: Path) -> None:
     assert result["run_dir"] is None
     assert result["error"]["kind"] == "config"
     assert result["error"]["diagnostics"][1]["path"] == "run.stepz"
-
-
-def test_an_interrupt_before_anything_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    from dsec import engine
-    from dsec.cli import kernel
-
-    def interrupted(main: object) -> int:
-        signal.raise_signal(signal.SIGTERM)
-        return 0
-
-    monkeypatch.setattr(engine, "guard", interrupted)
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        assert kernel.main(["run", str(config(tmp_path)), "--json"]) == 130
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    written = capsys.readouterr()
-    assert written.err == "dsec-kernel: interrupted before the run began\n"
-    assert json.loads(written.out)["steps"] == 0
 
 
 def test_a_missing_file_is_one_line(tmp_path: Path) -> None:

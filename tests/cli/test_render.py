@@ -38,7 +38,7 @@ def on_screen(view: Snapshot, width: int = 120) -> str:
     from rich.console import Console
 
     console = Console(file=io.StringIO(), width=width, force_terminal=False)
-    console.print(render.progress_table(view))
+    console.print(render.progress_table(view, width))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert isinstance(text, str)
     return text
@@ -52,6 +52,16 @@ def test_one_line_says_it_all() -> None:
     by_episodes = snapshot(steps_quota=0, episodes_quota=5_000, eta_s=None, mean_return=None)
     assert "52,300 steps | " in render.progress_line(by_episodes)
     assert "2,310/5,000 episodes | 1 death" in render.progress_line(by_episodes)
+
+
+def test_on_a_narrow_terminal_it_is_broken_between_its_parts() -> None:
+    for width in (80, 60, 45):
+        shown = on_screen(snapshot(), width).splitlines()
+        begin = next(i for i, line in enumerate(shown) if line.startswith("[12 s]"))
+        lines = [line.rstrip() for line in shown[begin:]]
+        assert max(map(len, lines)) <= width
+        assert " | ".join(lines) == render.progress_line(snapshot())
+    assert len(lines) > 3
 
 
 def test_few_agents_have_a_row_each_and_many_share_them() -> None:
@@ -209,13 +219,16 @@ def test_the_end_of_a_run() -> None:
     }
     report = RunReport(agents, seconds=2.0, files=("a.parquet",))
     outcome = Outcome(Exit.AGENTS_FAILED, totals(report, "/r"), report=report)
+    done = "2 agents, 1,200 steps, 48 episodes in 2.0 s (600 steps/s, 24.0 episodes/s)"
     assert render.outcome_lines(outcome) == [
-        "done: 2 agents, 1,200 steps, 48 episodes in 2.0 s (600 steps/s, 24.0 episodes/s)",
+        f"ended with 1 quarantined: {done}",
         "mean return 21.7 | 0 deaths | 0 lost",
         "quarantined: b",
         "b: loss 0.250",
         "/r (a.parquet)",
     ]
+    agents["b"].state = "done"
+    assert render.outcome_lines(outcome)[0] == f"done: {done}"
     report.drained = True
     assert render.outcome_lines(outcome)[0].startswith("interrupted: ")
     assert render.outcome_lines(Outcome(Exit.CONFIG, totals(None, None))) == []
