@@ -267,5 +267,5 @@ def test_a_name_that_looks_like_markup_is_shown_as_it_is() -> None:
 
     agent = AgentReport("[red]代理[/red]", "g", "running", steps=5)
     console = Console(width=100, record=True, file=io.StringIO())
-    console.print(render.progress_table(snapshot(agents=(agent,))))
+    console.print(render.progress_table(snapshot(agents=(agent,)), 100))
     assert "[red]代理[/red]" in console.export_text()
