@@ -155,3 +155,4 @@ int asa_view_open(asa_view *v, const void *base, uint64_t size);
 int asa_find(asa_view *v, uint64_t id, asa_found *out);
 int asa_get(asa_view *v, uint64_t id, asa_found *out, void *buffer, uint64_t room);
 int asa_look(asa_view *v, uint64_t cell, asa_found *out);
+uint64_t asa_scan(asa_view *v, uint64_t *cell, asa_found *out, uint64_t most);

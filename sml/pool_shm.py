@@ -42,6 +42,7 @@ ATOM_BYTES_TYPICAL = 16 << 10  # by which an index is sized where nobody says ho
 METADATA_BYTES = lib.ASA_HEAD + lib.ASA_CELLS_AN_ATOM * lib.ASA_CELL
 ID_MAX = (1 << 62) - 1
 _BUFFER_BYTES = 64 << 10
+_SCAN = 512  # atoms that a list fetches at a time
 _WORD = (1 << 32) - 1
 
 _HEADERS = {
@@ -64,6 +65,12 @@ _ATOMS = {
 def _unusable(name: str, fault: CData) -> NoReturn:
     kind, text = _HEADERS[fault.what]
     raise kind(f"pool {name}: {text.format(found=fault.found, wanted=fault.wanted)}")
+
+
+def _entry(found: CData) -> Entry:
+    head = found.head
+    label = Label(head.id, head.agent, head.episode, head.rollout, head.seq, head.created_s)
+    return Entry(label, head.nbytes, found.room, head.generation, Marks(found.marks))
 
 
 class _Segment:
@@ -124,15 +131,15 @@ class _Segment:
             rc = lib.ASA_ABSENT
         if rc != lib.ASA_OK:
             self._fail(rc, atom_id)
-        return self._entry()
+        return _entry(self._found)
 
     def entries(self) -> Iterator[Entry]:
         """See PoolReader.entries."""
         if self._memory is None:
             self._fail(lib.ASA_MISUSE, 0)
-        for cell in range(self._view.ncells):
-            if lib.asa_look(self._view, cell, self._found) == lib.ASA_OK:
-                yield self._entry()
+        cell, found = ffi.new("uint64_t *"), ffi.new("asa_found[]", _SCAN)
+        while count := lib.asa_scan(self._view, cell, found, _SCAN):
+            yield from [_entry(found[i]) for i in range(count)]
 
     def usage(self) -> Usage:
         """See PoolReader.usage."""
@@ -145,12 +152,6 @@ class _Segment:
         view = self._view
         most = view.ncells // lib.ASA_CELLS_AN_ATOM
         return Usage(atoms, most, payload, room, view.grains * lib.ASA_GRAIN, self._segment.size)
-
-    def _entry(self) -> Entry:
-        head = self._head
-        label = Label(head.id, head.agent, head.episode, head.rollout, head.seq, head.created_s)
-        marks = Marks(self._found.marks)
-        return Entry(label, head.nbytes, self._found.room, head.generation, marks)
 
     def _fail(self, rc: int, atom_id: int, fault: CData | None = None) -> NoReturn:
         where = f"atom {atom_id} of pool {self.name}"

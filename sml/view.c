@@ -204,3 +204,12 @@ int asa_look(asa_view *v, uint64_t cell, asa_found *out)
     }
     return ASA_BUSY;
 }
+
+/* Up to `most` atoms from cell `*cell` on; moves it on. Less than `most` means that was all. */
+uint64_t asa_scan(asa_view *v, uint64_t *cell, asa_found *out, uint64_t most)
+{
+    uint64_t count = 0;
+    for (; count < most && v->base && *cell < v->ncells; ++*cell)
+        count += asa_look(v, *cell, &out[count]) == ASA_OK;
+    return count;
+}

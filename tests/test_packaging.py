@@ -140,7 +140,10 @@ def test_without_a_compiler_the_build_says_so_and_what_to_install(tmp_path: Path
 
 def test_the_command_and_the_extras_are_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["scripts"] == {"dsec-kernel": "dsec.cli.kernel:main"}
+    assert project["scripts"] == {
+        "dsec-kernel": "dsec.cli.start:main",
+        "dsec-rdma-gc": "dsec.cli.rdma_gc:main",
+    }
     core = {each.split(">")[0] for each in project["dependencies"]}
     assert "torch" not in core
     assert {"torch", "record", "verbs", "bench", "dev", "all"} <= set(

@@ -45,9 +45,7 @@ ALIVE: dict[str, str] = {
     "dsec.failover.choose": "what the env runner asks once it has measured; its tests are whole",
     "dsec.ipc.async_reader": "for who reads rings in an event loop, the sandbox and the engine's"
     " server, which are not built yet; the wake-up protocol has to be whole before them",
-    "dsec.sml.pool_shm": "for the server that will hold the pool",
-    "dsec.sml.codec": "for capture, which comes next",
-    "dsec.sml.ids": "for the server that will hold the pool",
+    "dsec.sml.spill": "for the server that will hold the pool",
 }
 # file -> why an exception may vanish there
 SWALLOW_ALLOWED = {
