@@ -26,14 +26,21 @@ def request_restart(
     """Ask for one more restart.
 
     A budget admits `restarts_max` in any span of `period_s`; a stamp counts while it is younger
-    than that. The first restart is immediate, then the wait doubles with each that still counts;
+    than that. The first restart is immediate, then the wait doubles with each that still counts.
+    """
+    live = tuple(stamp for stamp in stamps if now - stamp < period_s)
+    if len(live) >= restarts_max:
+        return Grant(False, 0.0, live)
+    return Grant(True, backoff_s(len(live), jitter), (*live, now))
+
+
+def backoff_s(failures: int, jitter: float) -> float:
+    """How long to wait before the next try: not at all after none, then twice as long each time.
+
     `jitter` in [0, 1) shortens it by up to half, so that many that died of one cause don't return
     at once.
     """
     assert 0.0 <= jitter < 1.0, "jitter is a fraction"
-    live = tuple(stamp for stamp in stamps if now - stamp < period_s)
-    if len(live) >= restarts_max:
-        return Grant(False, 0.0, live)
     # The exponent is bounded: a budget of thousands must not overflow a float.
-    doubled = BACKOFF_FIRST_S * 2.0 ** min(len(live) - 1, 32) if live else 0.0
-    return Grant(True, min(doubled, BACKOFF_MAX_S) * (1.0 - jitter / 2.0), (*live, now))
+    doubled = BACKOFF_FIRST_S * 2.0 ** min(failures - 1, 32) if failures > 0 else 0.0
+    return min(doubled, BACKOFF_MAX_S) * (1.0 - jitter / 2.0)
