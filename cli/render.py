@@ -13,7 +13,7 @@ from dsec.errors import ConfigError, DsecError, MachineError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from dsec.engine import AgentReport, Death, Outcome, Snapshot
+    from dsec.engine import AgentReport, Death, Failover, Outcome, RunReport, Snapshot
 
 ROWS_MAX = 16  # agents with a row of their own; more are shown by groups
 STDERR_LINES_MAX = 12
@@ -80,6 +80,8 @@ def _progress(snapshot: Snapshot) -> list[str]:
     if snapshot.mean_return is not None:
         parts.append(f"recent return {amount(snapshot.mean_return)}")
     parts.append(counted(snapshot.deaths, "death"))
+    if snapshot.failovers:
+        parts.append(counted(snapshot.failovers, "failover"))
     if snapshot.eta_s is not None and snapshot.done_share < 1:
         parts.append(f"{duration(snapshot.eta_s)} left")
     return parts
@@ -186,6 +188,24 @@ def death_lines(death: Death, advice: str, log: str) -> list[str]:
     item("log", log)
     item("what to do", advice)
     return lines
+
+
+def failover_line(failover: Failover) -> str:
+    """A failover on one line: who, why, how it went on, and how long it was away."""
+    told = failover.death
+    seq = f" at record {failover.seq:,}" if failover.seq >= 0 else ""
+    if failover.exact:
+        went_on = (
+            f"went on exactly ({failover.level}, {counted(failover.replayed, 'step')} replayed)"
+        )
+    else:
+        why = failover.why or ("the same step was fatal twice" if failover.poisoned else "")
+        went_on = "episode ended as an infrastructure failure" + (
+            f" ({printable(why)})" if why else ""
+        )
+    cause = _indented(told.cause).partition("\n")[0]
+    role = failover.role.name.lower()
+    return f"FAILOVER {failover.agent} {role}: {cause}{seq}; {went_on}; {failover.total_ms:.1f} ms"
 
 
 def stderr_lines(tail: str) -> list[str]:
@@ -314,6 +334,8 @@ def outcome_lines(outcome: Outcome) -> list[str]:
         f"mean return {amount(numbers['mean_return'])} | {faults}",
         *_memory_line(numbers["memory"]),
     ]
+    if numbers["failovers"]:
+        lines.append(failovers_line(numbers, report))
     if quarantined:
         more = f" and {len(quarantined) - 8:,} more" if len(quarantined) > 8 else ""
         lines.append(f"quarantined: {', '.join(quarantined[:8])}{more}")
@@ -323,3 +345,13 @@ def outcome_lines(outcome: Outcome) -> list[str]:
     files = f" ({', '.join(report.files[:4])}{', …' if len(report.files) > 4 else ''})"
     lines.append(f"{numbers['run_dir']}{files if report.files else ''}")
     return lines
+
+
+def failovers_line(numbers: dict[str, Any], report: RunReport) -> str:
+    """All failovers of a run: how many, how long, how many of them exact."""
+    took, exact = numbers["failover_ms"], sum(each.exact for each in report.failovers)
+    count = counted(numbers["failovers"], "failover")
+    times = f"p50 {amount(took['p50'])} ms, p99 {amount(took['p99'])} ms"
+    inexact = numbers["failovers"] - exact
+    ended = f"; {counted(inexact, 'episode')} ended by infrastructure" if inexact else ""
+    return f"{count}: {times}; {exact:,} exact{ended}"

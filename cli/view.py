@@ -16,7 +16,7 @@ from dsec.cli.stream import SafeStream
 if TYPE_CHECKING:
     from rich.live import Live
 
-    from dsec.engine import Death, Snapshot
+    from dsec.engine import Death, Failover, Snapshot
 
 LIVE_INTERVAL_S = 0.5
 PLAIN_INTERVAL_S = 5.0
@@ -71,6 +71,11 @@ class TerminalView:
         """Print the whole story."""
         for line in render.death_lines(death, advice, log):
             self._errors.write(line + "\n")
+        self._errors.flush()
+
+    def failover(self, failover: Failover) -> None:
+        """A line for each; the whole is in summary.json."""
+        self._errors.write(render.failover_line(failover) + "\n")
         self._errors.flush()
 
     def log(self, level: str, event: str, **fields: Any) -> None:

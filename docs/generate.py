@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dsec.config.models import NOT_YET, Config
+from dsec.failover.table import diagram
 from dsec.kernel import machine
 
 DOCS = Path(__file__).resolve().parent
@@ -122,7 +123,7 @@ def architecture_page(text: str) -> str:
     for name, table in (("runner", machine.RUNNER), ("agent", machine.AGENT)):
         begin, end = f"<!-- generated: {name} -->\n", "<!-- end -->"
         assert begin in text, f"ARCHITECTURE.md has no place for the {name} diagram"
-        drawn = f"{begin}```mermaid\n{machine.diagram(table)}```\n{end}"
+        drawn = f"{begin}```mermaid\n{diagram(table)}```\n{end}"
         text = re.sub(
             re.escape(begin) + ".*?" + re.escape(end),
             lambda _, d=drawn: d,

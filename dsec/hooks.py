@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from dsec.ipc.frames import Role
 from dsec.ipc.segment import Segment
-from dsec.report import AgentReport, Death, RunReport
+from dsec.report import AgentReport, Death, Failover, RunReport
 
 
 class Hooks(Protocol):
@@ -19,6 +19,9 @@ class Hooks(Protocol):
 
     def death(self, death: Death) -> None:
         """A runner died; the cause is complete, and its agent's other runners are fenced."""
+
+    def failover(self, failover: Failover) -> None:
+        """A role that was lost goes on."""
 
     def progress(self, report: RunReport) -> None:
         """Totals in the report are new; at most a few times a second."""

@@ -6,12 +6,13 @@ A `Death` answers guarantee G6: every end has a cause, a phase and what was last
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dsec.errors import lacks_memory
-from dsec.ipc.frames import AgentProgress, ErrorInfo, Finished, Phase, Role
+from dsec.ipc.frames import AgentProgress, ErrorInfo, Finished, Phase, Protection, Role
 
 EXIT_FAILED = 70  # the runner reported its exception in a Failed frame
+FAILOVERS_WHOLE = 200
 EXIT_PERMANENT = 125  # user code asks not to be restarted
 
 
@@ -32,8 +33,9 @@ class Death:
     Attributes:
         cause: one sentence: `killed by SIGSEGV in step`, `hung in reset for 30.0 s (deadline
             30 s), killed`, `raised ValueError in step: ...`, `left with exit code 3 in step`.
-        kind: `signal`, `exit`, `exception`, `hang`, `import`, `spawn` or `protocol`. Runners that
-            were fenced because another runner of their agent died have no Death of their own.
+        kind: `signal`, `exit`, `exception`, `hang`, `import`, `spawn`, `protocol` or `corrupt`
+            (its ring holds what it may not). Runners that were fenced because another runner of
+            their agent died have no Death of their own.
         signal: number of the signal that ended it, 0 if none.
         exit_code: exit code, -1 if a signal ended it.
         phase: what user code it was in.
@@ -43,6 +45,7 @@ class Death:
         memory_limit_bytes: its limit, 0 if it had none.
         fault_address: the address that the crash handler saw, empty if none.
         stderr_tail: the last lines it wrote to stderr.
+        at: when it happened, in seconds of CLOCK_MONOTONIC; 0.0 if only its end was seen.
     """
 
     agent: str
@@ -61,6 +64,7 @@ class Death:
     fault_address: str = ""
     stderr_tail: str = ""
     error: ErrorInfo | None = None
+    at: float = 0.0
 
     @property
     def short_of_memory(self) -> bool:
@@ -75,9 +79,52 @@ class Death:
         return signal_name(self.signal)
 
 
+@dataclass(frozen=True, slots=True)
+class Failover:
+    """One role that was lost and went on.
+
+    Attributes:
+        agent, role: whose.
+        epoch: of the incarnation that serves now.
+        death: why the one before was lost.
+        tried: why other successors were lost meanwhile, the first one first.
+        level: how its state was kept: `state`, `fork`, `replay` or `none`.
+        exact: what was replayed is, bit for bit, what had been published. Otherwise the episode
+            was ended there as an infrastructure failure, and `why` says what differed.
+        poisoned: the same record had been fatal again and again, and was not tried once more.
+        seq: the last record that had been published, -1 if there was none.
+        action_last: the last action that it had, in words.
+        replayed: records that were done again.
+        detect_ms: from the fault to the moment when it was noticed; None if it left no record.
+        fence_ms: from then on until the lost one was reaped.
+        restore_ms, replay_ms: of that, in the successor.
+        total_ms: from the fault, or else from when it was noticed, until the successor could go on.
+            The deadline by which a hang is noticed does not count.
+    """
+
+    agent: str
+    role: Role
+    epoch: int
+    death: Death
+    tried: tuple[str, ...]
+    level: str
+    exact: bool
+    why: str
+    poisoned: bool
+    seq: int
+    action_last: str
+    replayed: int
+    detect_ms: float | None
+    fence_ms: float
+    restore_ms: float
+    replay_ms: float
+    total_ms: float
+
+
 @dataclass(slots=True)
 class AgentReport:
-    """Where one agent stands. `state` is `starting`, `running`, `done` or `quarantined`."""
+    """Where one agent stands. `state` is `starting`, `running`, `done` or `quarantined`;
+    `failovers` counts what it survived, `protection` says by role how its state is kept."""
 
     name: str
     group: str
@@ -87,6 +134,8 @@ class AgentReport:
     return_sum: float = 0.0
     returns_last: float = 0.0
     lost: int = 0
+    failovers: int = 0
+    protection: dict[Role, Protection] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     death: Death | None = None
 
@@ -100,7 +149,8 @@ class AgentReport:
 
 @dataclass(slots=True)
 class RunReport:
-    """The run as it stands: agents by name, every death so far, the recording's files.
+    """The run as it stands: agents by name, every death so far that was the end of an agent or of
+    a server, every failover, the recording's files.
 
     `seconds` runs from the first Go to the last Finished. `failure` says in one sentence why the
     run as a whole ended early (a full disk, a zygote that can't import), empty otherwise;
@@ -110,6 +160,7 @@ class RunReport:
 
     agents: dict[str, AgentReport]
     deaths: list[Death] = field(default_factory=list)
+    failovers: list[Failover] = field(default_factory=list)
     seconds: float = 0.0
     files: tuple[str, ...] = ()
     failure: str = ""
@@ -117,3 +168,12 @@ class RunReport:
     failure_error: ErrorInfo | None = None
     failure_group: str = ""
     drained: bool = False
+
+    def count(self, failover: Failover) -> None:
+        """Take in a failover. A run may survive any number of them, so of those beyond the first
+        FAILOVERS_WHOLE only the figures are kept, without what the dead wrote."""
+        if len(self.failovers) >= FAILOVERS_WHOLE:
+            brief = replace(failover.death, stderr_tail="", error=None)
+            failover = replace(failover, death=brief)
+        self.failovers.append(failover)
+        self.agents[failover.agent].failovers += 1

@@ -47,13 +47,17 @@ class RunnerSpec:
 
 @dataclass(frozen=True, slots=True)
 class AgentSpec:
-    """One agent: its runners by role, and the group (config entry) that it came from."""
+    """One agent: its runners by role, and the group (config entry) that it came from.
+
+    Of its runners that are lost at most `restarts_max` are replaced in any `restarts_period_s`;
+    with 0 none is, and the agent is quarantined.
+    """
 
     name: str
     group: str
     runners: tuple[RunnerSpec, ...]
     num_envs: int = 1
-    restarts_max: int = 10
+    restarts_max: int = 0
     restarts_period_s: float = 60.0
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from dsec.failover.detect import Word
-from dsec.ipc.frames import Failed, ImportFailed, Phase, Role
+from dsec.ipc.frames import Crashing, Failed, ImportFailed, Phase, Role
 from dsec.ipc.segment import CrashRecord
 from dsec.report import Death, signal_name
 
@@ -32,7 +32,8 @@ class Evidence:
         signum, code: its wait status: the signal, 0 if none; the exit code, -1 if a signal.
         phase: what it was in as far as its supervisor knew.
         verdict: why we killed it, if we did.
-        word, crash: what it wrote itself, if it had anything to write it into.
+        wired_at: since when it had its outbox; what is older there, an earlier incarnation wrote.
+        word, crash: what the outbox says, if there is one.
         said: the last control frame of each kind that it sent.
     """
 
@@ -44,6 +45,7 @@ class Evidence:
     code: int
     phase: Phase
     verdict: Verdict | None = None
+    wired_at: float = 0.0
     word: Word | None = None
     crash: CrashRecord | None = None
     said: Mapping[type, Any] = field(default_factory=dict)
@@ -58,16 +60,20 @@ def diagnose(found: Evidence) -> Death:
     A verdict of ours counts most, for the wait status then only says that we killed it; then what
     the process said of itself; then the status.
     """
-    phase, seq, address, error = found.phase, -1, "", None
-    if found.word is not None:
+    phase, seq, address, error, at = found.phase, -1, "", None, 0.0
+    if found.word is not None and found.word.since >= found.wired_at:
         phase, seq = (found.word.phase or phase), found.word.seq
-    if found.crash is not None:
+    if found.crash is not None and found.crash.time_ns / 1e9 >= found.wired_at:
         phase, seq = (found.crash.phase or phase), found.crash.seq
+        at = found.crash.time_ns / 1e9
         # A signal that was sent carries no address.
         address = f"{found.crash.address:#x}" if found.crash.code > 0 else ""
     failed, broken = found.said.get(Failed), found.said.get(ImportFailed)
-    kind = "signal" if found.signum else "exit"
-    cause = how_it_ended(found.signum, found.code, in_phase(phase))
+    crashing = found.said.get(Crashing)
+    # One that crashes may be killed before it is through with its stacks: its own word counts.
+    signum = crashing.signal if crashing is not None else found.signum
+    kind = "signal" if signum else "exit"
+    cause = how_it_ended(signum, found.code, in_phase(phase))
     if found.verdict is not None:
         kind, cause, late = found.verdict
         phase = late or phase
@@ -85,7 +91,7 @@ def diagnose(found: Evidence) -> Death:
         pid=found.pid,
         cause=cause,
         kind=kind,
-        signal=found.signum,
+        signal=signum,
         exit_code=found.code,
         phase=phase,
         seq_last=seq,
@@ -94,6 +100,7 @@ def diagnose(found: Evidence) -> Death:
         fault_address=address,
         stderr_tail=found.stderr_tail,
         error=error,
+        at=at,
     )
 
 

@@ -1,8 +1,8 @@
 /* The last gasp: what a process writes down when it is killed by its own fault.
  *
  * Runs inside a signal handler on its own stack: no allocation, no lock, no stdio. The record goes
- * first (the supervisor may act on it while this process is still being torn down), then one line
- * and the native stack to stderr, then the signal goes on to whoever was installed before
+ * first, then a Crashing frame on the control channel (the supervisor acts on it while this process
+ * is still being torn down), then one line and the native stack to stderr, then the signal goes on to whoever was installed before
  * (faulthandler, which prints the Python stack) or to its default action, so that the exit status
  * stays the signal.
  */
@@ -13,6 +13,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <ucontext.h>
@@ -28,7 +29,7 @@ static const int fatal[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 
 static struct sigaction before[FATAL_COUNT];
 static dsec_page *_Atomic record_page; /* my outbox, once there is one */
-static _Atomic int notify_fd = -1;
+static _Atomic int control_fd = -1; /* the control channel, on which this process' end is announced */
 static _Atomic int dying_thread; /* the thread that writes the record; 0 = nobody is dying */
 static int armed;
 static dsec_outbox *attached; /* the handle of record_page, which a forked child must not have */
@@ -83,6 +84,19 @@ static void write_line(const dsec_crash_info *info)
     (void)written;
 }
 
+/* Say Crashing, as frames.py encodes it: a msgpack map of two, with a small number at its end. It is
+ * one datagram, so it can't come apart; where the channel is full the exit must do. */
+static void announce(int signo)
+{
+    char frame[] = "\x82\xa1t\xa8" "crashing\xa6" "signal?";
+    frame[sizeof frame - 2] = (char)signo;
+    int fd = atomic_load_explicit(&control_fd, memory_order_relaxed);
+    if (fd >= 0) {
+        ssize_t sent = send(fd, frame, sizeof frame - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+        (void)sent;
+    }
+}
+
 static void write_record(int signo, const siginfo_t *info, const void *context)
 {
     dsec_page *page = atomic_load_explicit(&record_page, memory_order_acquire);
@@ -99,12 +113,7 @@ static void write_record(int signo, const siginfo_t *info, const void *context)
         /* SYNC POINT crash: pairs with dsec_crash_read() in segment.c. */
         atomic_store_explicit(&page->crash.written, 1, memory_order_release);
     }
-    int fd = atomic_load_explicit(&notify_fd, memory_order_relaxed);
-    if (fd >= 0) {
-        static const uint64_t one = 1;
-        ssize_t written = write(fd, &one, sizeof one);
-        (void)written;
-    }
+    announce(signo);
     write_line(&local);
 }
 
@@ -143,13 +152,26 @@ static void on_fatal(int signo, siginfo_t *info, void *context)
     pass_on(signo);
 }
 
+/* What user code forks is no runner. It may neither publish records, should it come back into the
+ * runner's loop, nor announce its own crash, or leave it, where its parent's belongs. */
+static void in_forked_child(void)
+{
+    atomic_store(&control_fd, -1);
+    atomic_store_explicit(&record_page, NULL, memory_order_release);
+    if (attached)
+        dsec_outbox_close(attached);
+}
+
 /* Install the handlers. Call it after faulthandler.enable(), which would take the stack and the
  * signals otherwise. Returns 0 or an errno value. */
 int dsec_crash_arm(int fd)
 {
-    atomic_store(&notify_fd, fd);
+    atomic_store(&control_fd, fd);
     if (armed)
         return 0;
+    int code = pthread_atfork(NULL, NULL, in_forked_child);
+    if (code)
+        return code;
     void *frames[4];
     backtrace(frames, 4); /* loads the unwinder now: it can't be loaded in a handler */
     int kind = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
@@ -171,29 +193,13 @@ int dsec_crash_arm(int fd)
     return 0;
 }
 
-/* What user code forks is no runner. It may neither publish records, should it come back into the
- * runner's loop, nor leave its own crash where its parent's belongs. */
-static void in_forked_child(void)
-{
-    atomic_store_explicit(&record_page, NULL, memory_order_release);
-    if (attached)
-        dsec_outbox_close(attached);
-}
-
 /* From now on the record goes into this outbox, with its progress word's phase and seq; and it is
  * this process' alone: forked children get neither the handle nor the mapping, for stores into a
  * claimed record need no handle. Returns 0 or an errno value. */
 int dsec_crash_attach(dsec_outbox *b)
 {
-    static int registered;
     if (!b->page)
         return EINVAL;
-    if (!registered) {
-        int code = pthread_atfork(NULL, NULL, in_forked_child);
-        if (code)
-            return code;
-        registered = 1;
-    }
     if (madvise(b->page, DSEC_PAGE + 2 * b->capacity, MADV_DONTFORK) != 0)
         return errno;
     attached = b;

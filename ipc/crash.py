@@ -17,20 +17,20 @@ from dsec.ipc.ring import Outbox
 _attached: Outbox | None = None  # C keeps the address of its handle
 
 
-def arm(notify_fd: int = -1) -> None:
+def arm(control_fd: int = -1) -> None:
     """Install handlers for SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT on a stack of their own.
 
     On such a signal the process writes its crash record, one line and the native stack to stderr,
     and hands the signal to the handler installed before; the exit status stays the signal. A
-    second call only changes `notify_fd`.
+    second call only changes `control_fd`. A forked child announces nothing until it calls this.
 
     Args:
-        notify_fd: descriptor (an eventfd, say) that gets eight bytes before the stack is unwound.
+        control_fd: the control channel, which gets a Crashing frame before the stack is unwound.
 
     Raises:
         MachineError: no memory for the signal stack.
     """
-    code = lib.dsec_crash_arm(notify_fd)
+    code = lib.dsec_crash_arm(control_fd)
     if code:
         raise MachineError(f"can't install the crash handlers: {os.strerror(code)}", "")
 

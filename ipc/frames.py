@@ -93,7 +93,8 @@ class Start(Frame, tag="start", frozen=True):
 
     `seed` is the agent's own 128-bit seed as 32 hex digits, derived from the run's seed and the
     agent's name; each role derives its streams from it. `steps` and `episodes` are this agent's
-    quota (0 = no bound on that count). `limits` holds `open_files` and `memory_mb`.
+    quota (0 = no bound on that count). `limits` holds `open_files` and `memory_mb`. `chaos` is
+    the chance of an injected fault at each step, by its kind, `segv` or `hang`.
     """
 
     agent: str
@@ -110,6 +111,7 @@ class Start(Frame, tag="start", frozen=True):
     ring_slots: int = 1024
     limits: dict[str, int] = {}
     failover: FailoverSettings = FailoverSettings()
+    chaos: dict[str, float] = {}
 
 
 class Wire(Frame, tag="wire", frozen=True):

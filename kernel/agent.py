@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from dsec.errors import FrameError, LocalError, MachineError
+from dsec.failover import plan
 from dsec.failover.detect import Idle, Overdue, Stillness
 from dsec.ipc import frames, segment
 from dsec.ipc.frames import AnyFrame, Phase, Role
@@ -20,6 +24,7 @@ from dsec.ipc.logs import file_name
 from dsec.ipc.proc import read_stat
 from dsec.kernel import tree
 from dsec.kernel.machine import AGENT, AgentEvent, AgentState, RunnerEvent, RunnerState
+from dsec.kernel.recovery import Recovery
 from dsec.kernel.runner import Runner
 from dsec.report import AgentReport, Death
 from dsec.spec import AgentSpec
@@ -54,9 +59,12 @@ class Agent:
         self.finished: frames.Finished | None = None
         self.deaths: list[Death] = []
         self._run = run
+        self.spaces, self.policy_learns = b"", False
         self._still: dict[Role, Stillness] = defaultdict(Stillness)
-        self._spaces, self._ring_bytes = b"", dict[int, int]()
-        self._policy_learns = False
+        self._ring_bytes = dict[int, int]()
+        self._living: set[Runner] = set()  # all incarnations that must be reaped
+        self._epochs: dict[Role, int] = defaultdict(int)
+        self._recovery: Recovery | None = None  # from Go on
 
     @property
     def ended(self) -> bool:
@@ -84,31 +92,55 @@ class Agent:
         self.apply(AgentEvent.FAULT_LATE if death.phase is Phase.CLOSE else AgentEvent.FAULT)
         self._run.faulted(self, death)
 
-    def wire_frame(self, role: Role) -> tuple[frames.Wire, list[int]]:
-        """The Wire frame for `role` and the descriptors beside it, which the caller closes."""
+    def wire_frame(self, role: Role, epoch: int = 0) -> tuple[frames.Wire, list[int]]:
+        """The Wire frame for `role` and the descriptors beside it, which the caller closes. Its own
+        records will carry `epoch`."""
         refs: list[frames.SegmentRef] = []
         fds: list[int] = []
         for owner, each in self.segments.items():
-            refs.append(frames.SegmentRef(each.role, each.size, each.epoch, len(fds)))
+            written = epoch if owner is role else each.epoch
+            refs.append(frames.SegmentRef(each.role, each.size, written, len(fds)))
             fds.append(os.dup(each.fd) if owner is role else segment.readonly(each.fd))
         wire = frames.Wire(
-            self.name, self._spaces, tuple(refs), self.spec.num_envs, None, self.spec.group
+            self.name, self.spaces, tuple(refs), self.spec.num_envs, None, self.spec.group
         )
         return wire, fds
+
+    def make(self, role: Role) -> Runner:
+        """One more incarnation of a role, which is not forked yet."""
+        [each] = [each for each in tree.forked(self.spec) if each.role is role]
+        epoch = self._epochs[role]
+        self._epochs[role] += 1
+        start = msgspec.structs.replace(each.start, epoch=epoch)
+        return Runner(self._run, self, self.name, role, start, each.deadline_s, epoch)
+
+    def fork(self, runner: Runner) -> None:
+        """Have it forked."""
+        [each] = [each for each in tree.forked(self.spec) if each.role is runner.role]
+        self._living.add(runner)
+        self._run.zygotes[each.image].fork(runner)
+
+    def adopt(self, runner: Runner) -> None:
+        """A clone is our child now."""
+        self._living.add(runner)
+        runner.inherit()
 
     # ------------------------------------------------------------ what its runners tell (Owner)
 
     def holding(self, runner: Runner) -> None:
         """A runner waits for Wire; the last one to do so brings the agent on."""
+        if self._recovery is not None:
+            self._recovery.holding(runner)
+            return
         if (said := runner.said.get(frames.Constructed)) is not None:
-            self._spaces, self._ring_bytes = said.spaces, said.ring_bytes
+            self.spaces, self._ring_bytes = said.spaces, said.ring_bytes
         if self._all_in(RunnerState.HOLDING):
             self.apply(AgentEvent.CONSTRUCTED)
 
     def ready(self, runner: Runner) -> None:
         """A runner waits for Go."""
         if runner.role is Role.POLICY:
-            self._policy_learns = runner.said[frames.Ready].learns
+            self.policy_learns = runner.said[frames.Ready].learns
         self.look_ready()
 
     def look_ready(self) -> None:
@@ -128,25 +160,43 @@ class Agent:
     def corrupt(self, message: str) -> None:
         """The recorder can't read one of its rings: whoever writes that one is at fault."""
         named = [each for each in self._all() if each.role.name.lower() in message]
-        (named or self._all())[0].hang(f"wrote what it may not: {message}", "protocol")
+        (named or self._all())[0].hang(f"wrote what it may not: {message}", "corrupt")
+
+    def taken(self, runner: Runner) -> None:
+        """A successor waits for Resume."""
+        assert self._recovery is not None, "nobody takes over from nobody"
+        self._recovery.taken(runner)
+
+    def lost(self, runner: Runner, death: Death) -> None:
+        """A runner won't go on; its death is not complete."""
+        if self._recovery is not None:
+            self._recovery.lost(runner, death)
 
     def faulted(self, runner: Runner, death: Death) -> None:
         """A runner died."""
-        self.fail(death)
+        if self._recovery is None or not self._recovery.faulted(runner, death):
+            self.fail(death)
 
     def left(self, runner: Runner) -> None:
         """A runner is gone."""
+        self._living.discard(runner)
         if (said := runner.said.get(frames.Done)) is not None:
             self.report.metrics.update(said.metrics)
         self._look_gone()
 
-    def frame(self, frame: AnyFrame) -> bool:
-        """No runner of an agent says more than its table knows."""
-        return False
+    def frame(self, runner: Runner, frame: AnyFrame, fds: Sequence[int]) -> bool:
+        """Beyond what its table knows a runner speaks of how it protects its state."""
+        return self._recovery is not None and self._recovery.frame(runner, frame, fds)
+
+    def drain(self, role: Role) -> None:
+        """Have a role end at the next boundary; one that is away does so when it is back."""
+        self.runners[role].order(RunnerEvent.DRAIN, frames.Drain(self._run.reason))
 
     def idle(self, runner: Runner, idle: Idle) -> None:
         """Find out why a runner is idle for longer than any of its phases may last."""
-        ended = any(r.state in (RunnerState.CLOSING, RunnerState.GONE) for r in self._all())
+        away = self._recovery is not None and self._recovery.away
+        gone = (RunnerState.CLOSING, RunnerState.GONE)
+        ended = not away and any(each.state in gone for each in self._all())
         recorder = self._run.recorder
         served = recorder is None or (recorder.up and not recorder.disk_full)
         state = read_stat(runner.pid).state
@@ -160,8 +210,13 @@ class Agent:
         return all(runner.state is state for runner in self.runners.values())
 
     def _look_gone(self) -> None:
+        if self._recovery is not None and self._recovery.away:
+            return
         if self._all_in(RunnerState.GONE):
-            self.apply(AgentEvent.GONE)
+            for spare in tuple(self._living):
+                spare.apply(RunnerEvent.FENCE)
+            if not self._living:
+                self.apply(AgentEvent.GONE)
 
     # ------------------------------------------------------------ the table's actions
 
@@ -182,15 +237,21 @@ class Agent:
             case "go":
                 run.went_at = run.went_at or run.now()
                 for runner in self._all():
-                    runner.order(RunnerEvent.GO, frames.Go(self._policy_learns))
+                    runner.order(RunnerEvent.GO, frames.Go(self.policy_learns))
+                self._recovery = Recovery(self, run)
+                self._recovery.begin()
             case "await" | "drain":
                 run.arm(self, Phase.CLOSE, run.spec.drain_timeout_s)
                 if action == "await":
                     return
                 for role in self.runners if run.spec.dry else tree.drained(self.spec):
-                    self.runners[role].order(RunnerEvent.DRAIN, frames.Drain(run.reason))
+                    if self._recovery is not None:
+                        self._recovery.tell(role, plan.Event.DRAIN)
+                    self.drain(role)
             case "cut" | "fence":
-                for runner in self._all():
+                if self._recovery is not None:
+                    self._recovery.close()
+                for runner in (*self._all(), *(self._living - {*self._all()})):
                     rewards = runner.role is Role.REWARD and runner.state is RunnerState.RUNNING
                     if action == "cut" and rewards:
                         runner.order(RunnerEvent.DRAIN, frames.Drain("a peer died", fenced=True))
@@ -211,12 +272,9 @@ class Agent:
                 raise NotImplementedError(action)
 
     def _fork(self) -> None:
-        run = self._run
-        for each in tree.forked(self.spec):
-            start, limits = each.start, each.deadline_s
-            self.runners[each.role] = Runner(run, self, self.name, each.role, start, limits)
-        for each in tree.forked(self.spec):
-            run.zygotes[each.image].fork(self.runners[each.role])
+        self.runners = {each.role: self.make(each.role) for each in tree.forked(self.spec)}
+        for runner in self._all():
+            self.fork(runner)
 
     def _wire(self) -> None:
         run = self._run
@@ -226,7 +284,7 @@ class Agent:
                 size = self._ring_bytes.get(role, 0)
                 self.segments[role] = segment.create(name, role, size, epoch=0)
             if len(self.runners) < len(self.spec.runners):
-                self._policy_learns = run.hooks.wired(self.name, self.segments, self._spaces)
+                self.policy_learns = run.hooks.wired(self.name, self.segments, self.spaces)
             for role, runner in self.runners.items():
                 runner.outbox = self.segments[role]
                 runner.order(RunnerEvent.WIRE, *self.wire_frame(role))
@@ -258,6 +316,8 @@ class Agent:
         """Close every descriptor; a second time does nothing."""
         for runner in self._all():
             runner.release()
+        if self._recovery is not None:
+            self._recovery.release()
         self._close_segments()
 
     def _close_segments(self) -> None:

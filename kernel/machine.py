@@ -9,70 +9,72 @@ all its runners (`fault`: of one), the agent's events CONSTRUCTED, READY, FAULT 
 agent's actions `wire`, `go`, `drain` and `fence` become events of its runners. A recorder is a
 runner, too: it has nothing to be wired with.
 
-A row says `EVENT > STATE action action, ...`; `EVENT|EVENT` are alike, `=` is the state itself.
-What a row doesn't list changes nothing, for it is late or said twice.
+How a row is read, table.py says.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
-from typing import TypeVar
+
+from dsec.failover.table import table
 
 # FORKING: asked for, no process yet. BOOTING: a process that has not said Hello. CONSTRUCTING: env
 # only, the user's constructor runs. HOLDING: waits for Wire. WIRING: attaches its rings; policy and
-# reward construct. READY: waits for Go. RUNNING: serves. CLOSING: said Done, must exit with 0.
-# FAULTY: at fault; must exit, or is being killed. FENCED: killed for no fault of its own. GONE:
-# reaped, or never was.
+# reward construct. READY: waits for Go. TAKING: restores and replays what a lost one had. TAKEN:
+# has, and publishes nothing. RUNNING: serves. CLOSING: said Done, must exit with 0. FAULTY: at
+# fault; must exit, or is being killed. FENCED: killed for no fault of its own. GONE: reaped, or
+# never was.
 RunnerState = enum.Enum(
     "RunnerState",
-    "FORKING BOOTING CONSTRUCTING HOLDING WIRING READY RUNNING CLOSING FAULTY FENCED GONE",
+    "FORKING BOOTING CONSTRUCTING HOLDING WIRING READY TAKING TAKEN RUNNING CLOSING FAULTY FENCED"
+    " GONE",
 )
 # HELLO_ENV is the Hello of a role that constructs before it is wired. VIOLATION is a frame that
-# may not come now, HANGUP the end of the control channel. EXIT_* is the wait status: code 0,
-# SIGKILL, anything else.
+# may not come now, CRASHING the word of its signal handler, HANGUP the end of the control channel.
+# EXIT_* is the wait status: code 0, SIGKILL, anything else.
 RunnerEvent = enum.Enum(
     "RunnerEvent",
     "FORKED FORK_FAILED HELLO HELLO_ENV CONSTRUCTED READY DONE FAILED VIOLATION HANGUP OVERDUE"
-    " WIRE GO DRAIN FENCE EXIT_OK EXIT_KILLED EXIT_BAD",
+    " CRASHING TAKEN_OVER WIRE TAKEOVER RESUME GO DRAIN FENCE EXIT_OK EXIT_KILLED EXIT_BAD",
 )
 # WAITING: its images are not warm, or too many start already. STARTING: its runners are forked and
-# construct. WIRING: its segments are handed out. RUNNING: steps. DRAINING: ends at the next
-# boundary. STOPPING: asked to end, being killed. OUTLIVED: a runner failed in close, its work done;
+# construct. WIRING: its segments are handed out. RUNNING: steps. RECOVERING: so it does, but for a
+# role that is being replaced, and those that wait for it. DRAINING: ends at the next boundary.
+# STOPPING: asked to end, being killed. OUTLIVED: a runner failed in close, its work done;
 # the others finish theirs. FENCING: a runner is dead, the others are being killed, the reward
 # runner once it has answered what was published. SETTLING: no process is left, the recorder
 # finishes its stream. ABANDONING: the same after a fault. DONE: ended as asked. QUARANTINED: ended
 # by a fault.
 AgentState = enum.Enum(
     "AgentState",
-    "WAITING STARTING WIRING RUNNING DRAINING STOPPING OUTLIVED FENCING SETTLING ABANDONING DONE"
-    " QUARANTINED",
+    "WAITING STARTING WIRING RUNNING RECOVERING DRAINING STOPPING OUTLIVED FENCING SETTLING"
+    " ABANDONING DONE QUARANTINED",
 )
-# ADMIT: its images are warm and there is room to start. FAULT_LATE: a fault in close, when the
-# runner had published its last. FENCE: end at once. FINISHED: the recorder has its last record, or
-# there is no recorder (any more).
+# ADMIT: its images are warm and there is room to start. AWAY, BACK: a role is being replaced; none
+# is any more. FAULT_LATE: a fault in close, when the runner had published its last. FENCE: end at
+# once. FINISHED: the recorder has its last record, or there is no recorder (any more).
 AgentEvent = enum.Enum(
-    "AgentEvent", "ADMIT CONSTRUCTED READY DRAIN FENCE FAULT FAULT_LATE GONE FINISHED"
+    "AgentEvent", "ADMIT CONSTRUCTED READY AWAY BACK DRAIN FENCE FAULT FAULT_LATE GONE FINISHED"
 )
-
-S = TypeVar("S", bound=enum.Enum)
-E = TypeVar("E", bound=enum.Enum)
-Table = Mapping[S, Mapping[E, tuple[S, tuple[str, ...]]]]
 
 # What all processes have in common while nothing is wrong with them. A dying one closes its
-# channel first; one that lives on without it is cut off.
-_LIVING = """HELLO|HELLO_ENV|CONSTRUCTED|READY|DONE|VIOLATION > FAULTY kill,
-    FAILED > FAULTY expect_exit, HANGUP > = expect_exit, OVERDUE > FAULTY dump, FENCE > FENCED kill,
-    EXIT_OK|EXIT_KILLED|EXIT_BAD > GONE fault leave,"""
+# channel first; one that lives on without it is cut off. `lost` is said as soon as it is known
+# that it won't go on, `fault` when it has been reaped and the cause is complete.
+_LIVING = """HELLO|HELLO_ENV|CONSTRUCTED|READY|TAKEN_OVER|DONE|VIOLATION > FAULTY kill lost,
+    FAILED > FAULTY expect_exit lost, CRASHING > FAULTY expect_crash lost, HANGUP > = expect_exit,
+    OVERDUE > FAULTY dump lost, FENCE > FENCED kill,
+    EXIT_OK|EXIT_KILLED|EXIT_BAD > GONE lost fault leave,"""
 
 _RUNNER = {
-    "FORKING": "FORKED > BOOTING watch, FORK_FAILED > GONE fault leave, FENCE > FENCED",
+    "FORKING": "FORKED > BOOTING watch, FORK_FAILED > GONE lost fault leave, FENCE > FENCED",
     "BOOTING": _LIVING + "HELLO > HOLDING start hold, HELLO_ENV > CONSTRUCTING start",
     "CONSTRUCTING": _LIVING + "CONSTRUCTED > HOLDING hold",
-    "HOLDING": _LIVING + "WIRE > WIRING wire",
+    "HOLDING": _LIVING + "WIRE > WIRING wire, TAKEOVER > TAKING takeover",
     "WIRING": _LIVING + "READY > READY ready",
     # A dry run ends here: Drain in place of Go closes what was constructed.
     "READY": _LIVING + "GO > RUNNING go, DRAIN > RUNNING drain",
+    "TAKING": _LIVING + "TAKEN_OVER > TAKEN taken",
+    "TAKEN": _LIVING + "RESUME > RUNNING resume",
     "RUNNING": _LIVING + "DRAIN > = drain, DONE > CLOSING expect_close",
     "CLOSING": _LIVING + "HANGUP > =, EXIT_OK > GONE leave",
     "FAULTY": "OVERDUE|FENCE > = kill, EXIT_OK|EXIT_KILLED|EXIT_BAD > GONE fault leave",
@@ -92,7 +94,8 @@ _AGENT = {
         FAULT|FAULT_LATE > QUARANTINED close""",
     "STARTING": _STARTING + "CONSTRUCTED > WIRING wire",
     "WIRING": _STARTING + "READY > RUNNING go",
-    "RUNNING": _RUNNING + "DRAIN > DRAINING drain",
+    "RUNNING": _RUNNING + "DRAIN > DRAINING drain, AWAY > RECOVERING",
+    "RECOVERING": _RUNNING + "DRAIN > DRAINING drain, BACK > RUNNING",
     "DRAINING": _RUNNING,
     "OUTLIVED": "FENCE|FAULT > FENCING fence, GONE > ABANDONING settle",
     "STOPPING": "FENCE > = fence, GONE > SETTLING abandon",
@@ -105,32 +108,5 @@ _AGENT = {
 }
 
 
-def _table(rows: Mapping[str, str], states: type[S], events: type[E]) -> Table[S, E]:
-    """Every cell of a table: those that `rows` lists, and for the rest the state itself."""
-    table: dict[S, dict[E, tuple[S, tuple[str, ...]]]] = {}
-    for state in states:
-        cells: dict[E, tuple[S, tuple[str, ...]]] = dict.fromkeys(events, (state, ()))
-        for entry in filter(None, map(str.strip, rows[state.name].split(","))):
-            names, _, outcome = entry.partition(" > ")
-            target, *actions = outcome.split()
-            for name in names.split("|"):
-                to = state if target == "=" else states[target]
-                cells[events[name]] = (to, tuple(actions))
-        table[state] = cells
-    return table
-
-
-RUNNER = _table(_RUNNER, RunnerState, RunnerEvent)
-AGENT = _table(_AGENT, AgentState, AgentEvent)
-
-
-def diagram(table: Table[S, E]) -> str:
-    """The table as a Mermaid state diagram; docs/ARCHITECTURE.md holds what this returns."""
-    lines = ["stateDiagram-v2"]
-    for state, row in table.items():
-        arrows: dict[S, list[str]] = {}
-        for event, (target, actions) in row.items():
-            if target is not state or actions:
-                arrows.setdefault(target, []).append(event.name)
-        lines += [f"    {state.name} --> {to.name}: {', '.join(e)}" for to, e in arrows.items()]
-    return "\n".join(lines) + "\n"
+RUNNER = table(_RUNNER, RunnerState, RunnerEvent)
+AGENT = table(_AGENT, AgentState, AgentEvent)

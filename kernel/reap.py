@@ -79,6 +79,10 @@ class Reaper:
         self._ours.add(pid)
         self._loop.add_reader(pidfd, self._ended, pid)
 
+    def watches(self, pid: int) -> bool:
+        """Say whether it is a child that is watched, and so not reaped yet."""
+        return pid in self._watched
+
     def kill(self, pid: int, signum: int = signal.SIGKILL) -> None:
         """Signal a watched child; nothing happens if it is not watched (any more)."""
         if pid in self._watched:

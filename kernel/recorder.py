@@ -99,7 +99,7 @@ class Recorder(Server):
         if self.up and self.runner is not None:
             self.runner.send(frame, fds)
 
-    def frame(self, frame: AnyFrame) -> bool:
+    def frame(self, runner: Runner, frame: AnyFrame, fds: Sequence[int]) -> bool:
         """Take what it says of the agents and of the disk."""
         self._heard += 1
         run = self.run

@@ -1,15 +1,17 @@
 """One runner: the shell around the runner table of machine.py, for one process.
 
 Owns its deadlines and the cause of its death. What any of it means is the affair of its owner, an
-agent or a server, whom it tells: that it waits for Wire (`holding`) or for Go (`ready`), that it
-died or never was (`faulted`), that no process of it is left (`left`, said last), that it has been
-idle for long (`idle`), and of frames that the table doesn't know (`frame`; False: a violation).
+agent or a server, whom it tells: that it waits for Wire (`holding`), Go (`ready`) or Resume
+(`taken`), that it won't go on (`lost`), that it died or never was (`faulted`), that no process of
+it is left (`left`, said last), that it has been idle for long (`idle`), and of frames that the
+table doesn't know (`frame`; False: a violation).
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +34,7 @@ CONSTRUCT_DEFAULT_S = 60.0
 CLOSE_DEFAULT_S = 5.0
 EXIT_GRACE_S = 2.0  # from Failed, or from the end of the channel, to the exit
 DUMP_S = 0.2  # what a hung runner has to write its Python stack
+CRASH_GRACE_S = 0.05  # what one that crashes has to write its stacks, before it is killed
 LAST_FRAMES_S = 0.1  # what a dead runner's channel has to end, should somebody else hold it open
 
 _EVENTS: Mapping[type, RunnerEvent] = {
@@ -41,12 +44,15 @@ _EVENTS: Mapping[type, RunnerEvent] = {
     frames.Prepared: RunnerEvent.READY,
     frames.Done: RunnerEvent.DONE,
     frames.RecorderDone: RunnerEvent.DONE,
+    frames.TakenOver: RunnerEvent.TAKEN_OVER,
+    frames.Crashing: RunnerEvent.CRASHING,
     frames.Failed: RunnerEvent.FAILED,
     frames.ImportFailed: RunnerEvent.VIOLATION,  # a zygote that fails stays, but is of no use
 }
+_TAKING = (Phase.CONSTRUCT, Phase.RESET)
 _BAD = (RunnerEvent.FAILED, RunnerEvent.VIOLATION)
 # Where it is in no user code that we know of; its progress word may know better.
-_WAITING = (RunnerState.HOLDING, RunnerState.READY, RunnerState.RUNNING)
+_WAITING = (RunnerState.HOLDING, RunnerState.READY, RunnerState.TAKEN, RunnerState.RUNNING)
 
 
 def close_all(fds: Sequence[int]) -> None:
@@ -88,6 +94,7 @@ class Runner:
         self._verdict: Verdict | None = None  # where we know better
         self._phase = building
         self._stderr_from = 0
+        self._wired_at = 0.0  # what its outbox says from before is another incarnation's
 
     def apply(self, event: RunnerEvent) -> None:
         """Let `event` happen.
@@ -108,6 +115,8 @@ class Runner:
         goes with it, `fds` are closed."""
         self._order = (frame, fds)
         self.apply(event)
+        close_all(self._order[1])  # of one that takes no such order any more
+        self._order = (None, ())
 
     def send(self, frame: AnyFrame | None, fds: Sequence[int] = ()) -> None:
         """Send a frame, close `fds`. A closed channel is no error: the process's end follows."""
@@ -126,16 +135,29 @@ class Runner:
         run, fds = self._run, list[int]()
         ours, theirs = channel.pair()
         fds.append(theirs.detach())
-        on_frame, on_close = run.guarded(self._on_frame), run.guarded(self._on_close)
-        self.channel = async_channel.AsyncChannel(ours, on_frame, on_close, run.loop)
+        self._connect(ours)
         try:
             fds.append(os.dup(run.lifeline))
             self._stderr_from = run.logs.open(self._stem, fds)
         except OSError:
-            self.channel.close()
+            self.release()
             close_all(fds)
             raise
         return fds
+
+    def _connect(self, sock: socket.socket) -> None:
+        on_frame, on_close = self._run.guarded(self._on_frame), self._run.guarded(self._on_close)
+        self.channel = async_channel.AsyncChannel(sock, on_frame, on_close, self._run.loop)
+
+    def awaken(self, pid: int, sock: socket.socket) -> None:
+        """It exists, constructed: a clone that an incarnation made of itself. `inherit` follows."""
+        self.pid, self.state = pid, RunnerState.HOLDING
+        self._connect(sock)
+
+    def inherit(self) -> None:
+        """The parent of a clone is reaped, so the clone is our child now, if it lives."""
+        if not self._run.reaper.watches(self.pid):
+            self._watch()
 
     def hang(self, cause: str, kind: str = "hang") -> None:
         """Somebody found that it hangs, or lives against the rules: end it."""
@@ -187,16 +209,21 @@ class Runner:
         self.apply(RunnerEvent.OVERDUE)
 
     def _on_frame(self, frame: AnyFrame, fds: list[int]) -> None:
-        close_all(fds)  # nobody sends us any
+        try:
+            self._take_frame(frame, fds)
+        finally:
+            close_all(fds)
+
+    def _take_frame(self, frame: AnyFrame, fds: Sequence[int]) -> None:
         if isinstance(frame, frames.Hello):
             self.forked(frame.pid, "")
         event = _EVENTS.get(type(frame))
         if event is RunnerEvent.HELLO and self.role is Role.ENV:
             event = RunnerEvent.HELLO_ENV
         if event is None:
-            if not self._owner.frame(frame):
+            if not self._owner.frame(self, frame, fds):
                 self._violate(f"sent {type(frame).__name__}")
-        elif event not in _BAD and RUNNER[self.state][event][1] == ("kill",):
+        elif event not in _BAD and "kill" in RUNNER[self.state][event][1]:
             self._violate(f"sent {type(frame).__name__} out of turn")
         else:
             self.said[type(frame)] = frame
@@ -239,22 +266,28 @@ class Runner:
             case "hold":
                 self._run.deadlines.drop(self)  # what it waits for has its own
                 self._owner.holding(self)
-            case "wire":
+            case "wire" | "takeover":
                 self._arm(self._building, CONSTRUCT_DEFAULT_S)
-                self.send(*self._order)
+                if action == "takeover":
+                    # Restored, or constructed and reset anew, and what was lost done again.
+                    self._wired_at = self._run.now()
+                    self._run.arm(self, self._building, sum(self.limits.get(p, 0) for p in _TAKING))
+                self._obey()
                 if self.outbox is not None:
                     self._word = segment.ProgressWord(self.outbox.fd)
-            case "ready":
+            case "ready" | "taken":
                 self._run.deadlines.drop(self)
-                self._owner.ready(self)
-            case "go" | "drain":
-                self.send(*self._order)
-                if action == "go" and self._word is not None:
+                (self._owner.ready if action == "ready" else self._owner.taken)(self)
+            case "go" | "resume" | "drain":
+                self._obey()
+                if action != "drain" and self._word is not None:
                     self._run.deadlines.follow(self, self.limits, self._run.now())
             case "expect_close":
                 self._arm(Phase.CLOSE, CLOSE_DEFAULT_S)
             case "expect_exit":
                 self._run.arm(self, self._phase, EXIT_GRACE_S)
+            case "expect_crash":
+                self._run.later(CRASH_GRACE_S, self.apply, RunnerEvent.OVERDUE)
             case "dump":
                 # faulthandler writes the stack even while the interpreter's lock is held. One
                 # that is stopped can't; one that hasn't armed it dies of the signal, as well.
@@ -262,13 +295,20 @@ class Runner:
                 self._run.later(DUMP_S, self.apply, RunnerEvent.OVERDUE)
             case "kill":
                 self._run.reaper.kill(self.pid)
+            case "lost":
+                self._owner.lost(self, self._death())
             case "fault":
-                self._owner.faulted(self, self._death())
+                tail = self._run.logs.tail(self._stem, self._stderr_from)
+                self._owner.faulted(self, self._death(tail))
             case "leave":
                 self.release()
                 self._owner.left(self)
             case _:
                 raise NotImplementedError(action)
+
+    def _obey(self) -> None:
+        (frame, fds), self._order = self._order, (None, ())
+        self.send(frame, fds)
 
     def _arm(self, phase: Phase, default_s: float) -> None:
         self._run.arm(self, phase, self.limits.get(phase, default_s))
@@ -282,7 +322,7 @@ class Runner:
             self._exit = Exit(0, 255)
             self._ended()
 
-    def _death(self) -> Death:
+    def _death(self, tail: str = "") -> Death:
         end, word, crash = self._exit or Exit(0, -1), None, None
         if self._word is not None:
             word = self.word()
@@ -291,5 +331,5 @@ class Runner:
         who = (self.agent, self.role, self.epoch, self.pid, end.signal, end.code, self._phase)
         limits = self._start.limits if isinstance(self._start, frames.Start) else {}
         memory = (end.rss_peak_bytes, limits.get("memory_mb", 0) << 20)
-        tail = self._run.logs.tail(self._stem, self._stderr_from)
-        return diagnose(Evidence(*who, self._verdict, word, crash, self.said, *memory, tail))
+        traces = (self._wired_at, word, crash)
+        return diagnose(Evidence(*who, self._verdict, *traces, self.said, *memory, tail))

@@ -134,6 +134,12 @@ class Server:
         self.up = self.was_up = True
         self.serving()
 
+    def taken(self, runner: Runner) -> None:
+        """Its successors take nothing over."""
+
+    def lost(self, runner: Runner, death: Death) -> None:
+        """What follows, follows when it is reaped."""
+
     def faulted(self, runner: Runner, death: Death) -> None:
         """It died. SIGKILL comes from outside, from whoever is short of memory perhaps, and says
         nothing against what it imports."""
@@ -157,7 +163,7 @@ class Server:
     def idle(self, runner: Runner, idle: Idle) -> None:
         """Its progress is not followed."""
 
-    def frame(self, frame: AnyFrame) -> bool:
+    def frame(self, runner: Runner, frame: AnyFrame, fds: Sequence[int]) -> bool:
         """Take a frame that the runner's table doesn't know; False if it has no place here."""
         return False
 
@@ -225,13 +231,13 @@ class Zygote(Server):
         self._asked.clear()
         super().left(runner)
 
-    def frame(self, frame: AnyFrame) -> bool:
+    def frame(self, runner: Runner, frame: AnyFrame, fds: Sequence[int]) -> bool:
         """Take its answer to a Fork."""
         if not isinstance(frame, frames.Forked | frames.ForkFailed):
             return False
-        if runner := self._asked.pop((frame.name, frame.epoch), None):
+        if asked := self._asked.pop((frame.name, frame.epoch), None):
             pid, why = (frame.pid, "") if isinstance(frame, frames.Forked) else (0, frame.message)
-            runner.forked(pid, why)
+            asked.forked(pid, why)
         self._pump()
         return True
 

@@ -28,7 +28,7 @@ from dsec.kernel.agent import Agent
 from dsec.kernel.machine import AgentEvent, AgentState
 from dsec.kernel.recorder import Recorder
 from dsec.kernel.runner import Runner
-from dsec.report import Death, RunReport
+from dsec.report import Death, Failover, RunReport
 from dsec.spec import ImageSpec, RunSpec
 
 TICK_S = 0.25
@@ -129,6 +129,11 @@ class Supervisor:
         """A death is complete."""
         self.report.deaths.append(death)
         self.hooks.death(death)
+
+    def recovered(self, failover: Failover) -> None:
+        """A role that was lost goes on."""
+        self.report.count(failover)
+        self.hooks.failover(failover)
 
     def faulted(self, agent: Agent, death: Death) -> None:
         """An agent is at fault; and with it the run, if the configuration is to blame."""

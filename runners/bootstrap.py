@@ -91,8 +91,8 @@ def _live(between_pid: int, supervisor_pid: int, fds: Sequence[int]) -> int:
     line = isolate.Lifeline(lifeline)
     isolate.set_standard_streams(stdout, stderr)
     isolate.close_all_but((0, 1, 2, control, line.fd))
-    _set_signals()
     channel = Channel.from_fd(control)
+    _set_signals(control)
     channel.send(Hello(pid=os.getpid()))
     frame, extra = await_frame(channel)
     if extra or not isinstance(frame, Start | RecorderStart):
@@ -106,12 +106,12 @@ def _live(between_pid: int, supervisor_pid: int, fds: Sequence[int]) -> int:
     return _run_role(Session(channel, frame))
 
 
-def _set_signals() -> None:
+def _set_signals(control: int) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     faulthandler.enable(file=2, all_threads=True)
-    crash.arm()  # after faulthandler, which it hands the signal on to
+    crash.arm(control)  # after faulthandler, which it hands the signal on to
     # How the kernel asks a runner that it takes for hung where it is.
     faulthandler.register(signal.SIGUSR2, file=2, all_threads=True, chain=False)
 

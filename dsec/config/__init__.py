@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from dsec.config.check import agent_names, check
-from dsec.config.models import Agent, Config
+from dsec.config.models import Agent, Chaos, Config
 from dsec.config.overrides import Override, apply, parse_override
 from dsec.config.source import KeyPath, Source, dotted, read_file, render
 from dsec.errors import ConfigError, Diagnostic
 
 __all__ = [
     "Agent",
+    "Chaos",
     "Config",
     "KeyPath",
     "Loaded",

@@ -34,11 +34,8 @@ _JOINERS = "\u200c\u200d"  # invisible, and part of how some scripts are written
 NOT_YET: dict[str, str] = {
     "agents.*.sync_interval": "there is no pool of Agent State Atoms to synchronise",
     "agents.*.reward_window_size": "no reward history is kept in Agent State Atoms",
-    "agents.*.failover.protection_budget": "runners that die are not replaced",
-    "agents.*.failover.restarts.period_s": "runners that die are not replaced",
     "agents.*.reward.objectives": "name a reward class with reward.entry",
     "pool": "there are no Agent State Atoms to keep",
-    "chaos": "faults are not injected",
 }
 
 
@@ -138,11 +135,13 @@ WrapperEntry = Annotated[
     WithJsonSchema({"type": "string", "pattern": r"^[^:\s]+(:[^:\s]+)?$"}),
 ]
 EnvId = Annotated[str, AfterValidator(_env_id)]
+Restartings = Annotated[int, Field(ge=0, le=10**9), BeforeValidator(_whole)]
+Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+Chance = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, le=WEEK_S, allow_inf_nan=False)]
 OnlyFalse = Annotated[bool, _only(False), WithJsonSchema({"const": False})]
 OnlyTrue = Annotated[bool, _only(True), WithJsonSchema({"const": True})]
 OnlyZero = Annotated[int, _only(0), WithJsonSchema({"const": 0})]
-OnlyNone = Annotated[str, _only("none"), WithJsonSchema({"const": "none"})]
 Kwargs = Annotated[dict[str, Any], WithJsonSchema({"type": "object"})]
 
 
@@ -246,17 +245,30 @@ class Reward(Model):
 
 
 class Restarts(Model):
-    """How often a runner that died is replaced."""
+    """How often runners of an agent that died are replaced before the agent is quarantined."""
 
-    max: OnlyZero = Field(
-        default=0, description="Only 0: an agent whose runner dies is quarantined."
+    max: Restartings = Field(
+        default=10,
+        description="Replacements in any period_s. 0: an agent whose runner dies is quarantined "
+        "at once.",
     )
+    period_s: Seconds = Field(default=60.0, description="The period that max is counted over.")
 
 
 class Failover(Model):
-    """What happens when a runner dies. In this version: its agent is quarantined."""
+    """What happens when a runner dies: a successor goes on where it was."""
 
-    standby: OnlyNone = Field(default="none", description="Only none.")
+    standby: Literal["auto", "state", "fork", "replay", "none"] = Field(
+        default="auto",
+        description="How the environment's state is kept for a successor. state: snapshots by a "
+        "codec that has proven faithful, and a constructed spare. fork: sleeping copies of the "
+        "process. replay: the actions since the episode began, and a spare. none: not at all; "
+        "after a death the episode ends as an infrastructure failure and a fresh one begins. "
+        "auto: what is cheapest within protection_budget, by measurement.",
+    )
+    protection_budget: Share = Field(
+        default=0.05, description="Share of the time of a step that standby auto may cost."
+    )
     cached_steps: OnlyZero = Field(default=0, description="Only 0.")
     restarts: Restarts = Field(default_factory=Restarts)
 
@@ -344,6 +356,18 @@ class Record(Model):
     )
 
 
+class Chaos(Model):
+    """Faults to be injected, to see what they do to a run. Leave it out of any real one."""
+
+    segv_per_steps: Chance = Field(
+        default=0.0,
+        description="Chance of a segmentation fault in the env runner, for each step of it.",
+    )
+    hang_per_steps: Chance = Field(
+        default=0.0, description="Chance that the env runner hangs for ever, for each step of it."
+    )
+
+
 class Config(Model):
     """The configuration of a run of dsec-kernel.
 
@@ -366,3 +390,4 @@ class Config(Model):
         examples=["[{name: …, env: {…}, policy: {…}}]"],
     )
     record: Record = Field(default_factory=Record)
+    chaos: Chaos = Field(default_factory=Chaos)

@@ -12,12 +12,13 @@ from dsec.engine.advice import advice
 from dsec.engine.progress import Snapshot
 from dsec.engine.run import Outcome, RunOptions, View, guard, run, validate
 from dsec.engine.summary import Exit, totals
-from dsec.report import AgentReport, Death, RunReport
+from dsec.report import AgentReport, Death, Failover, RunReport
 
 __all__ = [
     "AgentReport",
     "Death",
     "Exit",
+    "Failover",
     "Outcome",
     "RunOptions",
     "RunReport",

@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dsec.config import Agent, Config, Loaded, agent_names
+from dsec.config import Agent, Chaos, Config, Loaded, agent_names
 from dsec.engine.images import BASE_IMAGE, Images
 from dsec.errors import ConfigError, FrameError
 from dsec.ipc import frames
-from dsec.ipc.frames import EnvSettings, Phase, Role, Start
+from dsec.ipc.frames import EnvSettings, FailoverSettings, Phase, Role, Start
 from dsec.seeds import agent_seed
 from dsec.spec import AgentSpec, RunnerSpec, RunSpec
 
@@ -81,7 +81,8 @@ def make_spec(
             share = next(shares)
             if dry and number:
                 continue
-            agents.append(_agent(agent, name, share, agent_seed(seed, name), open_files, images))
+            own = agent_seed(seed, name)
+            agents.append(_agent(agent, name, share, own, open_files, images, config.chaos))
         try:
             for runner in agents[-1].runners:
                 frames.encode(runner.start)
@@ -110,6 +111,7 @@ def _agent(
     seed: str,
     open_files: int,
     images: Images,
+    chaos: Chaos,
 ) -> AgentSpec:
     deadline_s = _deadlines(agent)
     limits = {"open_files": agent.limits.open_files or open_files}
@@ -141,6 +143,8 @@ def _agent(
             snapshot_interval=agent.snapshot_interval,
             ring_slots=agent.ipc.ring_slots,
             limits=limits,
+            failover=_failover(agent),
+            chaos=_chances(chaos) if role is Role.ENV else {},
             **own,
         )
         runners.append(RunnerSpec(role, image, start, deadline_s))
@@ -150,7 +154,20 @@ def _agent(
         runners=tuple(runners),
         num_envs=agent.env.num_envs,
         restarts_max=agent.failover.restarts.max,
+        restarts_period_s=agent.failover.restarts.period_s,
     )
+
+
+def _failover(agent: Agent) -> FailoverSettings:
+    given = agent.failover
+    # Nothing is kept for a successor that may never come.
+    standby = given.standby if given.restarts.max else "none"
+    return FailoverSettings(standby, given.protection_budget, given.cached_steps)
+
+
+def _chances(chaos: Chaos) -> dict[str, float]:
+    chances = {"segv": chaos.segv_per_steps, "hang": chaos.hang_per_steps}
+    return {kind: chance for kind, chance in chances.items() if chance}
 
 
 def _deadlines(agent: Agent) -> dict[Phase, float]:

@@ -34,6 +34,7 @@ class Snapshot:
     steps: int
     episodes: int
     deaths: int
+    failovers: int = 0
     steps_quota: int = 0
     episodes_quota: int = 0
     steps_per_s: float | None = None
@@ -81,7 +82,8 @@ class Meter:
             states=Counter(agent.state for agent in agents),
             steps=steps,
             episodes=episodes,
-            deaths=len(report.deaths),
+            deaths=len(report.deaths) + len(report.failovers),
+            failovers=len(report.failovers),
             steps_quota=self._steps_quota,
             episodes_quota=self._episodes_quota,
             steps_per_s=steps_per_s,

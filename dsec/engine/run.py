@@ -34,7 +34,7 @@ from dsec.engine.stop import StopSignals
 from dsec.engine.summary import Exit, details, exit_code, totals
 from dsec.errors import ConfigError, DsecError, MachineError
 from dsec.ipc import memory
-from dsec.report import AgentReport, Death, RunReport
+from dsec.report import AgentReport, Death, Failover, RunReport
 from dsec.seeds import fresh_run_seed
 
 if TYPE_CHECKING:
@@ -55,6 +55,9 @@ class View(Protocol):
 
     def death(self, death: Death, advice: str, log: str) -> None:
         """A runner died. `advice` is one sentence, or empty; `log` the file of its stderr."""
+
+    def failover(self, failover: Failover) -> None:
+        """A role that was lost goes on."""
 
     def log(self, level: str, event: str, **fields: Any) -> None:
         """Something to be noted; `level` is debug, info, warning or error."""
@@ -306,6 +309,9 @@ def _make_hooks(view: View, spec: RunSpec) -> Any:
                 self._held.append(death)
             elif not always_a_mistake(death):
                 self._tell(death)
+
+        def failover(self, failover: Failover) -> None:
+            view.failover(failover)
 
         def progress(self, report: RunReport) -> None:
             for death in [death for death in self._held if group_began(report, death)]:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from dsec.engine.footprint import Ledger
-from dsec.report import RunReport
+from dsec.report import Death, Failover, RunReport
 
 
 class Exit(enum.IntEnum):
@@ -46,6 +49,7 @@ def totals(
     episodes = sum(agent.episodes for agent in agents)
     returned = sum(agent.return_sum for agent in agents)
     seconds = report.seconds if report is not None else 0.0
+    took_ms = [each.total_ms for each in report.failovers] if report is not None else []
     result: dict[str, Any] = {
         "agents": len(agents),
         "steps": steps,
@@ -54,9 +58,9 @@ def totals(
         "steps_per_s": _number(steps / seconds) if seconds > 0 else None,
         "episodes_per_s": _number(episodes / seconds) if seconds > 0 else None,
         "mean_return": _number(returned / episodes) if episodes else None,
-        "deaths": len(report.deaths) if report is not None else 0,
-        "failovers": 0,
-        "failover_ms": {"p50": None, "p99": None},
+        "deaths": len(report.deaths) + len(took_ms) if report is not None else 0,
+        "failovers": len(took_ms),
+        "failover_ms": {"p50": percentile(took_ms, 0.5), "p99": percentile(took_ms, 0.99)},
         "lost": sum(agent.lost for agent in agents),
         "quarantined": sum(agent.state == "quarantined" for agent in agents),
         "memory": (ledger or Ledger()).totals(),
@@ -86,32 +90,71 @@ def details(report: RunReport, ledger: Ledger | None = None) -> dict[str, Any]:
                 ),
                 "lost": agent.lost,
                 "pss_peak_bytes": peaks.get(agent.name),
+                "failovers": agent.failovers,
+                "protection": {
+                    role.name.lower(): msgspec.to_builtins(protection)
+                    for role, protection in sorted(agent.protection.items())
+                },
             }
             for agent in report.agents.values()
         },
-        "deaths_in_order": [
-            {
-                "agent": death.agent,
-                "role": death.role.name.lower(),
-                "pid": death.pid,
-                "cause": death.cause,
-                "kind": death.kind,
-                "signal": death.signal_name or None,
-                "exit_code": death.exit_code if death.exit_code >= 0 else None,
-                "phase": death.phase.name.lower(),
-                "seq_last": death.seq_last if death.seq_last >= 0 else None,
-                "action_last": death.action_last or None,
-                "rss_peak_bytes": death.rss_peak_bytes or None,
-                "memory_limit_bytes": death.memory_limit_bytes or None,
-                "fault_address": death.fault_address or None,
-                "stderr_tail": death.stderr_tail,
-                "traceback": death.error.traceback if death.error is not None else None,
-            }
-            for death in report.deaths
-        ],
+        "deaths_in_order": [_death(death) for death in report.deaths],
+        "failovers_in_order": [failover_object(each) for each in report.failovers],
         "files": list(report.files),
         "interrupted": report.drained,
     }
+
+
+def _death(death: Death) -> dict[str, Any]:
+    return {
+        "agent": death.agent,
+        "role": death.role.name.lower(),
+        "pid": death.pid,
+        "cause": death.cause,
+        "kind": death.kind,
+        "signal": death.signal_name or None,
+        "exit_code": death.exit_code if death.exit_code >= 0 else None,
+        "phase": death.phase.name.lower(),
+        "seq_last": death.seq_last if death.seq_last >= 0 else None,
+        "action_last": death.action_last or None,
+        "rss_peak_bytes": death.rss_peak_bytes or None,
+        "memory_limit_bytes": death.memory_limit_bytes or None,
+        "fault_address": death.fault_address or None,
+        "stderr_tail": death.stderr_tail,
+        "traceback": death.error.traceback if death.error is not None else None,
+    }
+
+
+def failover_object(failover: Failover) -> dict[str, Any]:
+    """One failover as the event that it is for programs; milliseconds to the microsecond."""
+    return {
+        "agent": failover.agent,
+        "role": failover.role.name.lower(),
+        "epoch": failover.epoch,
+        "level": failover.level,
+        "exact": failover.exact,
+        "why": failover.why or None,
+        "poisoned": failover.poisoned,
+        "seq": failover.seq if failover.seq >= 0 else None,
+        "action_last": failover.action_last or None,
+        "replayed": failover.replayed,
+        "ms": {
+            "detect": None if failover.detect_ms is None else round(failover.detect_ms, 3),
+            "fence": round(failover.fence_ms, 3),
+            "restore": round(failover.restore_ms, 3),
+            "replay": round(failover.replay_ms, 3),
+            "total": round(failover.total_ms, 3),
+        },
+        "tried": list(failover.tried),
+        "death": _death(failover.death),
+    }
+
+
+def percentile(values: Sequence[float], share: float) -> float | None:
+    """The value below or at which `share` of them lie (the nearest rank); None of nothing."""
+    if not values:
+        return None
+    return round(sorted(values)[max(0, math.ceil(share * len(values)) - 1)], 3)
 
 
 def _number(value: float) -> float | None:

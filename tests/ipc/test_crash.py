@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import signal
@@ -13,8 +14,8 @@ import pytest
 from dsec.errors import LocalError
 from dsec.ipc import crash
 from dsec.ipc._ring import ffi, lib
-from dsec.ipc.doorbell import Doorbell
-from dsec.ipc.frames import Phase, Role
+from dsec.ipc.channel import Channel, pair
+from dsec.ipc.frames import Crashing, Phase, Role
 from dsec.ipc.ring import KIND_OBS
 from dsec.ipc.segment import read_crash
 from tests.ipc.rings import Wires, child, payload_of
@@ -25,14 +26,14 @@ def fault() -> None:
     ffi.cast("int *", 0x1234567890)[0] = 1
 
 
-def die(wires: Wires | None, kill: Callable[[], object], notify: int = -1) -> tuple[int, str]:
+def die(wires: Wires | None, kill: Callable[[], object], control: int = -1) -> tuple[int, str]:
     """Kill a child that armed its handlers; return its exit code and what it wrote to stderr."""
     with tempfile.TemporaryFile() as log:
 
         def run() -> None:
             os.dup2(log.fileno(), 2)
             faulthandler.enable(file=2)
-            crash.arm(notify)
+            crash.arm(control)
             if wires is not None:
                 outbox = wires.outbox(Role.ENV)
                 crash.attach(outbox)
@@ -48,9 +49,10 @@ def die(wires: Wires | None, kill: Callable[[], object], notify: int = -1) -> tu
 @pytest.mark.guarantee("G6")
 def test_a_fault_leaves_address_phase_and_stacks() -> None:
     with Wires() as wires:
-        bell = Doorbell()
+        ours, theirs = pair()
+        heard = Channel(ours)
         assert read_crash(wires.segments[Role.ENV].fd) is None
-        code, text = die(wires, fault, bell.fd)
+        code, text = die(wires, fault, theirs.fileno())
         assert code == -signal.SIGSEGV
         record = read_crash(wires.segments[Role.ENV].fd)
         assert record is not None
@@ -58,8 +60,9 @@ def test_a_fault_leaves_address_phase_and_stacks() -> None:
         assert (record.phase, record.seq, record.epoch) == (Phase.STEP, 41, 1)
         assert record.ip
         assert record.time_ns
-        assert bell.drain() == 1
-        bell.close()
+        assert heard.recv(10.0) == (Crashing(signal.SIGSEGV), [])
+        heard.close()
+        theirs.close()
         assert "fatal signal 11 at address 0x1234567890" in text
         assert "_cffi_backend" in text.split("native stack:")[1], "the native stack"
         assert "in fault" in text, "faulthandler's stack, after ours"
@@ -109,6 +112,36 @@ def test_a_closed_outbox_is_not_written_any_more() -> None:
         code, _ = die(wires, close_then_fault)
         assert code == -signal.SIGSEGV
         assert read_crash(wires.segments[Role.POLICY].fd) is None
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_channel_that_takes_nothing_does_not_hold_a_crash_up(full: bool) -> None:
+    ours, theirs = pair()
+    theirs.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while full:
+            theirs.send(b"x" * 1000)
+    if not full:
+        ours.close()
+    code, _ = die(None, fault, theirs.fileno())
+    assert code == -signal.SIGSEGV
+    ours.close()
+    theirs.close()
+
+
+@pytest.mark.guarantee("G6")
+def test_what_a_runner_forks_does_not_announce_its_end() -> None:
+    ours, theirs = pair()
+    heard = Channel(ours)
+
+    def fork() -> None:
+        with child(fault) as forked:
+            assert forked.wait() == -signal.SIGSEGV
+
+    assert die(None, fork, theirs.fileno())[0] == 0
+    assert not heard.pending()
+    heard.close()
+    theirs.close()
 
 
 @pytest.mark.guarantee("G2")

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dsec.failover.table import diagram
 from dsec.kernel import agent, runner
 from dsec.kernel.machine import (
     AGENT,
@@ -18,7 +19,6 @@ from dsec.kernel.machine import (
     AgentState,
     RunnerEvent,
     RunnerState,
-    diagram,
 )
 
 RS, RE = RunnerState, RunnerEvent

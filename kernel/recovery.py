@@ -1,0 +1,228 @@
+"""An agent's failover, carried out: the shell around the plan of failover/plan.py.
+
+Owns who sits where, beside the incumbents that the agent knows: the successor and the standby of
+each role, and the descriptor of the state that its incumbent keeps, which is handed on and never
+looked into.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from dsec.errors import PeerError
+from dsec.failover import plan, story
+from dsec.failover.plan import Do, Event, State, why_final
+from dsec.ipc import frames, segment
+from dsec.ipc.frames import AnyFrame, Role
+from dsec.kernel.machine import AgentEvent, RunnerEvent, RunnerState
+from dsec.kernel.runner import Runner
+from dsec.report import Death
+
+if TYPE_CHECKING:
+    from dsec.kernel.agent import Agent
+    from dsec.kernel.supervisor import Supervisor
+
+SPARED = ("state", "replay")  # the levels at which an env has a spare beside it
+
+
+class _Seat:
+    def __init__(self) -> None:
+        self.successor: Runner | None = None
+        self.standby: Runner | None = None
+        self.lost: set[Runner] = set()  # had the seat, or were to have it
+        self.kept: segment.Segment | None = None
+        self.story: story.Story | None = None
+        self.truncate = False
+
+
+class Recovery:
+    """The failover of one agent, from Go on."""
+
+    def __init__(self, agent: Agent, run: Supervisor) -> None:
+        self._agent, self._run, spec = agent, run, agent.spec
+        self._seats = {role: _Seat() for role in agent.runners}
+        seats = {role: plan.Seat() for role in agent.runners}
+        self._plan = plan.Plan(spec.restarts_max, spec.restarts_period_s, seats)
+
+    @property
+    def away(self) -> bool:
+        """Some role is being replaced."""
+        return self._plan.away
+
+    def tell(self, role: Role, event: plan.AnyEvent) -> None:
+        """Let `event` happen to a role, and do what follows."""
+        was, now = self.away, self._run.now()
+        self._plan, acts = plan.decide(self._plan, role, event, now, random.random())
+        if self.away and not was:
+            self._agent.apply(AgentEvent.AWAY)
+        for act in acts:
+            self._act(role, *act)
+        if was and not self.away:
+            self._agent.apply(AgentEvent.BACK)
+
+    def begin(self) -> None:
+        """The agent runs: protect its roles."""
+        for role, runner in self._agent.runners.items():
+            self._protected(role, runner.said[frames.Ready].protection)
+
+    def close(self) -> None:
+        """The agent ends: nothing is replaced any more."""
+        for role, seat in self._seats.items():
+            self.tell(role, Event.CLOSE)
+            if seat.story is not None:
+                self._agent.deaths += seat.story.deaths
+                seat.story = None
+
+    # ------------------------------------------------------------ what runners tell
+
+    def holding(self, runner: Runner) -> None:
+        """It is constructed, and waits: the successor, or a spare."""
+        seat = self._seats[runner.role]
+        said = runner.said.get(frames.Constructed)
+        if said is not None and said.spaces != self._agent.spaces:
+            runner.hang("was constructed with other spaces than its predecessor", "protocol")
+        elif runner is seat.successor:
+            self.tell(runner.role, Event.READY)
+        elif runner is seat.standby:
+            self.tell(runner.role, Event.STANDBY_UP)
+
+    def taken(self, runner: Runner) -> None:
+        """It has restored and replayed."""
+        self.tell(runner.role, Event.TAKEN)
+
+    def lost(self, runner: Runner, death: Death) -> None:
+        """It won't go on. Its death is not complete yet."""
+        role, seat = runner.role, self._seats[runner.role]
+        if runner is seat.standby:
+            seat.standby = None
+            self._run.hooks.note("standby_lost", name=runner.name, cause=death.cause)
+            self.tell(role, Event.STANDBY_LOST)
+        elif runner in (seat.successor, self._agent.runners[role]):
+            if runner is seat.successor:
+                seat.successor = None
+            seat.story = seat.story or story.Story(self._run.now(), death.cause)
+            seat.lost.add(runner)
+            self.tell(role, plan.Lost(death.seq_last, death.phase))
+
+    def faulted(self, runner: Runner, death: Death) -> bool:
+        """It is reaped, and its death complete. False: that is the end of the agent, too."""
+        seat = self._seats[runner.role]
+        if self._plan.seats[runner.role].state is State.OVER:
+            return runner is not self._agent.runners[runner.role]
+        if runner in seat.lost and seat.story is not None:
+            seat.lost.discard(runner)
+            seat.story.reaped(self._run.now(), death)
+            if seat.successor is not None and seat.successor.pid:
+                self._agent.adopt(seat.successor)
+            self.tell(runner.role, plan.Reaped(why_final(death)))
+        return True
+
+    def frame(self, runner: Runner, frame: AnyFrame, fds: Sequence[int]) -> bool:
+        """Take what a runner says of how it protects its state."""
+        role, seat = runner.role, self._seats[runner.role]
+        if not isinstance(frame, frames.Kept | frames.Clone):
+            return False
+        if runner.state is not RunnerState.RUNNING:
+            return True  # what is said too late is not worth having
+        if isinstance(frame, frames.Kept):
+            if frame.protection is not None:
+                self._protected(role, frame.protection)
+            return not fds or self._keep(seat, frame.size, fds)
+        if len(fds) != 1:
+            return False
+        if seat.standby is not None:
+            seat.standby.release()
+        seat.standby = self._agent.make(role)
+        seat.standby.awaken(frame.pid, socket.socket(fileno=os.dup(fds[0])))
+        self.tell(role, Event.STANDBY_UP)
+        return True
+
+    def _keep(self, seat: _Seat, size: int, fds: Sequence[int]) -> bool:
+        try:
+            segment.check(fds[0], size)
+        except PeerError:
+            return False
+        self._forget(seat)
+        seat.kept = segment.Segment(segment.readonly(fds[0]), size, 0, 0)
+        return True
+
+    def _protected(self, role: Role, protection: frames.Protection) -> None:
+        self._agent.report.protection[role] = protection
+        spare = role is Role.ENV and protection.level in SPARED
+        self.tell(role, plan.Protected(spare and self._agent.spec.restarts_max > 0))
+
+    def release(self) -> None:
+        """Close every descriptor; a second time does nothing."""
+        for seat in self._seats.values():
+            self._forget(seat)
+            for runner in (seat.successor, seat.standby):
+                if runner is not None:
+                    runner.release()
+
+    def _forget(self, seat: _Seat) -> None:
+        if seat.kept is not None:
+            seat.kept.close()
+
+    # ------------------------------------------------------------ the plan's acts
+
+    def _act(self, role: Role, do: Do, value: float | str | bool) -> None:
+        seat, run = self._seats[role], self._run
+        match do:
+            case Do.FORK | Do.SPARE:
+                runner = self._agent.make(role)
+                if do is Do.FORK:
+                    seat.successor = runner
+                else:
+                    seat.standby = runner
+                self._agent.fork(runner)
+            case Do.ADOPT | Do.PROMOTE:
+                seat.successor, seat.standby = seat.standby, None
+                if do is Do.PROMOTE:
+                    self._take_over(role, bool(value))
+            case Do.TAKE:
+                self._take_over(role, bool(value))
+            case Do.REST:
+                run.later(float(value), self.tell, role, Event.RESTED)
+            case Do.LATER:
+                run.later(float(value), self.tell, role, Event.SPARE_DUE)
+            case Do.RESUME:
+                self._resume(role)
+            case Do.DRAIN:
+                self._agent.drain(role)
+            case Do.GIVE_UP:
+                assert seat.story is not None, "who is given up was lost"
+                *others, death = seat.story.deaths
+                seat.story = None
+                self._agent.deaths += others
+                cause = f"{death.cause} (not replaced: {value})" if value else death.cause
+                self._agent.fail(replace(death, cause=cause))
+
+    def _take_over(self, role: Role, truncate: bool) -> None:
+        seat, agent = self._seats[role], self._agent
+        runner = seat.successor
+        assert runner is not None and seat.story is not None, "a seat that was lost is taken over"
+        wire, fds = agent.wire_frame(role, runner.epoch)
+        kept = -1
+        if seat.kept is not None:
+            kept = len(fds)
+            fds.append(segment.readonly(seat.kept.fd))
+        seat.truncate, runner.outbox = truncate, agent.segments[role]
+        if agent.runners[role].state is RunnerState.GONE:
+            agent.adopt(runner)
+        cause = seat.story.cause
+        frame = frames.Takeover(wire, kept, truncate, cause, agent.policy_learns)
+        runner.order(RunnerEvent.TAKEOVER, frame, fds)
+
+    def _resume(self, role: Role) -> None:
+        seat, run = self._seats[role], self._run
+        runner, told = seat.successor, seat.story
+        assert runner is not None and told is not None, "who resumes has taken over"
+        self._agent.runners[role], seat.successor, seat.story = runner, None, None
+        runner.order(RunnerEvent.RESUME, frames.Resume())
+        said = runner.said[frames.TakenOver]
+        run.recovered(told.failover(self._run.now(), runner.epoch, said, seat.truncate))
