@@ -195,14 +195,11 @@ def failover_line(failover: Failover) -> str:
     told = failover.death
     seq = f" at record {failover.seq:,}" if failover.seq >= 0 else ""
     if failover.exact:
-        went_on = (
-            f"went on exactly ({failover.level}, {counted(failover.replayed, 'step')} replayed)"
-        )
+        replayed = counted(failover.replayed, "step")
+        went_on = f"went on exactly ({failover.level}, {replayed} replayed)"
     else:
         why = failover.why or ("the same step was fatal twice" if failover.poisoned else "")
-        went_on = "episode ended as an infrastructure failure" + (
-            f" ({printable(why)})" if why else ""
-        )
+        went_on = f"episode ended by infrastructure{f' ({printable(why)})' if why else ''}"
     cause = _indented(told.cause).partition("\n")[0]
     role = failover.role.name.lower()
     return f"FAILOVER {failover.agent} {role}: {cause}{seq}; {went_on}; {failover.total_ms:.1f} ms"

@@ -146,6 +146,24 @@ class AgentReport:
         if isinstance(said, AgentProgress):
             self.returns_last = said.returns_last
 
+    def enter(self, state: str) -> bool:
+        """Take in a state of the agent's lifecycle; whether that is news for anybody."""
+        news = state in ("running", "done", "quarantined") and state != self.state
+        self.state = state if news else self.state
+        return news
+
+    def close(self, last: Finished | None, deaths: list[Death]) -> list[Death]:
+        """Take in how it ended; return its deaths with what only the recorder knew of them."""
+        if last is not None:
+            self.count(last)
+            self.lost, action = last.lost, last.action_last
+            deaths = [
+                replace(each, seq_last=max(each.seq_last, last.seq_last), action_last=action)
+                for each in deaths
+            ]
+        self.death = deaths[0] if deaths else None
+        return deaths
+
 
 @dataclass(slots=True)
 class RunReport:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 from dsec.ipc.frames import Phase, Role, Start
 
+SERVERS_DRAIN_S = 1.0  # what servers have after the supervisor's death
+
 
 @dataclass(frozen=True, slots=True)
 class ImageSpec:

@@ -6,14 +6,16 @@ told the same way wherever it is told. This file asks no system and reads no seg
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from dsec.failover.detect import Word
-from dsec.ipc.frames import Crashing, Failed, ImportFailed, Phase, Role
+from dsec.ipc.frames import Crashing, ErrorInfo, Failed, ImportFailed, Phase, Role
 from dsec.ipc.segment import CrashRecord
 from dsec.report import Death, signal_name
+from dsec.spec import ImageSpec
 
 
 class Verdict(NamedTuple):
@@ -120,6 +122,23 @@ def hung(phase: Phase, elapsed_s: float, limit_s: float) -> Verdict:
     """The verdict on who was longer in `phase` than it may be."""
     spent = f"for {elapsed_s:.1f} s (deadline {limit_s:g} s)"
     return Verdict("hang", f"hung {in_phase(phase)} {spent}, killed", phase)
+
+
+def blameless(death: Death) -> Death:
+    """The death of a server, which nobody watches but us: SIGKILL comes from outside, from whoever
+    is short of memory perhaps, and says nothing against what the server imports."""
+    killed = death.kind == "signal" and death.signal == signal.SIGKILL
+    return replace(death, kind="spawn") if killed else death
+
+
+def of_image(image: ImageSpec, death: Death, was_up: bool) -> tuple[Death, str, ErrorInfo | None]:
+    """The death of a zygote as that of an image that nobody can have any more: its cause, whose
+    fault that is (the machine's, or the configuration's), and the error if it is the run's, too."""
+    cause = f"image {image.name}: {death.cause}"
+    machines = image.own or death.kind == "spawn" or death.short_of_memory
+    kind, whose = ("spawn", "machine") if machines else ("import", "config")
+    error = death.error or ErrorInfo(death.signal_name or death.kind, cause)
+    return replace(death, cause=cause, kind=kind), whose, None if was_up else error
 
 
 def blames_the_config(death: Death, group: Iterable[Death | None]) -> bool:

@@ -27,6 +27,7 @@ from dsec.report import EXIT_PERMANENT, Death
 
 POISON_DEATHS = 2  # at the same record, without progress: then it is not tried again
 SPARES_MAX, SPARES_PERIOD_S = 5, 60.0  # a spare that keeps dying is done without for a while
+SPARED = ("state", "replay")  # the levels that need a constructed spare
 _PEERS_FAULTS = ("dsec.errors.PeerError", "dsec.errors.CorruptRingError")
 
 # UP: somebody serves, or did his work. RESTING: waits before the next try. COMING: the successor
@@ -70,9 +71,9 @@ class Reaped(NamedTuple):
 
 
 class Protected(NamedTuple):
-    """The incumbent has told how it protects its state: a spare is wanted for it, or none."""
+    """The incumbent has told at which level it protects its state: see Protection."""
 
-    spare: bool
+    level: str
 
 
 AnyEvent = Event | Lost | Reaped | Protected
@@ -161,7 +162,7 @@ def decide(
         case Event.RESTED if seat.state is State.RESTING:
             seat, acts = _succeeded(seat)
         case Protected() | Event.SPARE_DUE | Event.STANDBY_UP | Event.STANDBY_LOST:
-            seat, acts = _beside(seat, event, now, jitter)
+            seat, acts = _beside(role, plan.restarts_max, seat, event, now, jitter)
         case _:
             pass
     return replace(plan, seats={**plan.seats, role: seat}, stamps=stamps), acts
@@ -226,7 +227,9 @@ def _resumed(seat: Seat) -> tuple[Seat, tuple[Act, ...]]:
     return replace(seat, state=State.UP), tuple(acts)
 
 
-def _beside(seat: Seat, event: AnyEvent, now: float, jitter: float) -> tuple[Seat, tuple[Act, ...]]:
+def _beside(
+    role: Role, restarts_max: int, seat: Seat, event: AnyEvent, now: float, jitter: float
+) -> tuple[Seat, tuple[Act, ...]]:
     """What concerns the standby only: its agent never notices."""
     if event is Event.STANDBY_UP:
         return replace(seat, standby=Standby.UP), ()
@@ -235,9 +238,11 @@ def _beside(seat: Seat, event: AnyEvent, now: float, jitter: float) -> tuple[Sea
         grant = request_restart(seat.spare_stamps, now, SPARES_MAX, SPARES_PERIOD_S, jitter)
         wait_s = max(grant.delay_s, backoff_s(1, jitter)) if grant.allowed else SPARES_PERIOD_S
         seat = replace(seat, spare_stamps=grant.stamps)
-        return seat, (Act(Do.LATER, wait_s),) * seat.spare
+        return seat, (Act(Do.LATER, wait_s),) * (seat.spare and seat.state is not State.OVER)
     if isinstance(event, Protected):
-        seat = replace(seat, spare=event.spare)
+        # Of an environment only: the others are as quick to construct as a process is to fork.
+        spare = role is Role.ENV and restarts_max > 0 and event.level in SPARED
+        seat = replace(seat, spare=spare)
     wanted = seat.spare and seat.state is State.UP and not seat.draining
     if wanted and seat.standby is Standby.NONE:
         return replace(seat, standby=Standby.COMING), (Act(Do.SPARE),)

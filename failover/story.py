@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dsec.ipc.frames import TakenOver
 from dsec.report import Death, Failover
 
@@ -27,6 +29,12 @@ class Story:
         """A lost one is reaped."""
         self.deaths.append(death)
         self._reaped = now
+
+    def given_up(self, why: str) -> list[Death]:
+        """Its deaths, if there is no successor; `why`, if not empty, is put into words."""
+        *others, last = self.deaths
+        cause = f"{last.cause} (not replaced: {why})" if why else last.cause
+        return [*others, replace(last, cause=cause)]
 
     def failover(self, now: float, epoch: int, said: TakenOver, poisoned: bool) -> Failover:
         """The whole, at the moment when its successor goes on."""

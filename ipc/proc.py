@@ -1,14 +1,41 @@
-"""What /proc says of processes: their state, their children, what they were started with.
+"""Processes as the system knows them: their state, their children, and who adopts orphans.
 
-Owns the reading of it and nothing that follows from it. A process may be gone, or another one, by
+Owns the asking and nothing that follows from the answer. A process may be gone, or another one, by
 the time that the answer is read: who acts on it holds a pidfd, or is its parent.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import os
+import signal
 from pathlib import Path
 from typing import NamedTuple
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 1, 36, 37
+_libc = ctypes.CDLL(None, use_errno=True)
+GONE = (ProcessLookupError, PermissionError)
+
+
+def prctl(option: int, value: int) -> None:
+    """Call prctl(2). Raises OSError where the system refuses."""
+    if _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option}, {value})")
+
+
+def set_subreaper(on: bool) -> bool:
+    """Make this process adopt its orphaned descendants, or no longer; return what was before."""
+    was = ctypes.c_int(0)
+    _libc.prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(was), 0, 0, 0)
+    prctl(PR_SET_CHILD_SUBREAPER, int(on))
+    return bool(was.value)
+
+
+def kill(pid: int, signum: int = signal.SIGKILL) -> None:
+    """Signal a process that nobody watches; nothing happens if it is gone or not ours."""
+    with contextlib.suppress(*GONE):
+        os.kill(pid, signum)
 
 
 class Stat(NamedTuple):

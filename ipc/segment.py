@@ -16,13 +16,14 @@ import functools
 import mmap
 import os
 import stat
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from dsec.errors import CorruptRingError, LocalError, MachineError, PeerError
 from dsec.ipc import memory
 from dsec.ipc._ring import ffi, lib
-from dsec.ipc.frames import Phase, Role
+from dsec.ipc.frames import Phase, Role, SegmentRef
 
 if TYPE_CHECKING:
     from dsec.ipc._ring import CData
@@ -192,6 +193,24 @@ def readonly(fd: int) -> int:
         return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise _no_descriptor("(read-only)", error) from None
+
+
+def hand_out(
+    segments: Iterable[Segment], writer: int, epoch: int
+) -> tuple[tuple[SegmentRef, ...], list[int]]:
+    """What `writer` gets of an agent's segments: its own to write, under `epoch`, the others to
+    read; and the descriptors beside them, the caller's to close.
+
+    Raises:
+        MachineError: no descriptor is left.
+    """
+    refs: list[SegmentRef] = []
+    fds: list[int] = []
+    for each in segments:
+        own = each.role == writer
+        refs.append(SegmentRef(each.role, each.size, epoch if own else each.epoch, len(fds)))
+        fds.append(duplicate(each.fd) if own else readonly(each.fd))
+    return tuple(refs), fds
 
 
 def duplicate(fd: int) -> int:

@@ -7,14 +7,13 @@ was started again can have them again.
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from dsec import tree
 from dsec.errors import FrameError, LocalError, MachineError
 from dsec.failover import plan
 from dsec.failover.detect import Idle, Overdue, Stillness
@@ -22,7 +21,6 @@ from dsec.ipc import frames, segment
 from dsec.ipc.frames import AnyFrame, Phase, Role
 from dsec.ipc.logs import file_name
 from dsec.ipc.proc import read_stat
-from dsec.kernel import tree
 from dsec.kernel.machine import AGENT, AgentEvent, AgentState, RunnerEvent, RunnerState
 from dsec.kernel.recovery import Recovery
 from dsec.kernel.runner import Runner
@@ -33,11 +31,6 @@ if TYPE_CHECKING:
     from dsec.kernel.supervisor import Supervisor
 
 CATCH_UP_S = 1.0  # what a reward runner has to answer what was published before a fault
-_SAID = {
-    AgentState.RUNNING: "running",
-    AgentState.DONE: "done",
-    AgentState.QUARANTINED: "quarantined",
-}
 
 
 class Agent:
@@ -60,6 +53,7 @@ class Agent:
         self.deaths: list[Death] = []
         self._run = run
         self.spaces, self.policy_learns = b"", False
+        self._parts = {each.role: each for each in tree.forked(spec)}
         self._still: dict[Role, Stillness] = defaultdict(Stillness)
         self._ring_bytes = dict[int, int]()
         self._living: set[Runner] = set()  # all incarnations that must be reaped
@@ -81,9 +75,7 @@ class Agent:
         self.state, actions = AGENT[self.state][event]
         for action in actions:
             self._act(action)
-        said = _SAID.get(self.state, self.report.state)
-        if said != self.report.state:
-            self.report.state = said
+        if self.report.enter(self.state.name.lower()):
             self._run.changed(self)
 
     def fail(self, death: Death) -> None:
@@ -95,30 +87,21 @@ class Agent:
     def wire_frame(self, role: Role, epoch: int = 0) -> tuple[frames.Wire, list[int]]:
         """The Wire frame for `role` and the descriptors beside it, which the caller closes. Its own
         records will carry `epoch`."""
-        refs: list[frames.SegmentRef] = []
-        fds: list[int] = []
-        for owner, each in self.segments.items():
-            written = epoch if owner is role else each.epoch
-            refs.append(frames.SegmentRef(each.role, each.size, written, len(fds)))
-            fds.append(os.dup(each.fd) if owner is role else segment.readonly(each.fd))
-        wire = frames.Wire(
-            self.name, self.spaces, tuple(refs), self.spec.num_envs, None, self.spec.group
-        )
-        return wire, fds
+        refs, fds = segment.hand_out(self.segments.values(), role, epoch)
+        spec = self.spec
+        return frames.Wire(self.name, self.spaces, refs, spec.num_envs, None, spec.group), fds
 
     def make(self, role: Role) -> Runner:
         """One more incarnation of a role, which is not forked yet."""
-        [each] = [each for each in tree.forked(self.spec) if each.role is role]
-        epoch = self._epochs[role]
+        each, epoch = self._parts[role], self._epochs[role]
         self._epochs[role] += 1
         start = msgspec.structs.replace(each.start, epoch=epoch)
         return Runner(self._run, self, self.name, role, start, each.deadline_s, epoch)
 
     def fork(self, runner: Runner) -> None:
         """Have it forked."""
-        [each] = [each for each in tree.forked(self.spec) if each.role is runner.role]
         self._living.add(runner)
-        self._run.zygotes[each.image].fork(runner)
+        self._run.zygotes[self._parts[runner.role].image].fork(runner)
 
     def adopt(self, runner: Runner) -> None:
         """A clone is our child now."""
@@ -272,7 +255,7 @@ class Agent:
                 raise NotImplementedError(action)
 
     def _fork(self) -> None:
-        self.runners = {each.role: self.make(each.role) for each in tree.forked(self.spec)}
+        self.runners = {role: self.make(role) for role in self._parts}
         for runner in self._all():
             self.fork(runner)
 
@@ -298,17 +281,8 @@ class Agent:
             self.runners[Role.ENV].hang(f"asked for impossible rings ({error})", "protocol")
 
     def _close(self) -> None:
-        last, report = self.finished, self.report
         self.release()
-        if last is not None:
-            report.count(last)
-            report.lost = last.lost
-            self.deaths = [
-                replace(d, seq_last=max(d.seq_last, last.seq_last), action_last=last.action_last)
-                for d in self.deaths
-            ]
-        if self.deaths:
-            report.death = self.deaths[0]
+        self.deaths = self.report.close(self.finished, self.deaths)
         for death in self.deaths:
             self._run.died(death)
 

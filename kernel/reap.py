@@ -9,38 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import signal
 from collections.abc import Callable
 from typing import NamedTuple
 
 from dsec.ipc.frames import RUNNER_MARK
-from dsec.ipc.proc import descendants_of, environment_of, read_stat
-
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 1, 36, 37
-_libc = ctypes.CDLL(None, use_errno=True)
-_GONE = (ProcessLookupError, PermissionError)
-
-
-def prctl(option: int, value: int) -> None:
-    """Call prctl(2). Raises OSError where the system refuses."""
-    if _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), f"prctl({option}, {value})")
-
-
-def set_subreaper(on: bool) -> bool:
-    """Make this process adopt its orphaned descendants, or no longer; return what was before."""
-    was = ctypes.c_int(0)
-    _libc.prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(was), 0, 0, 0)
-    prctl(PR_SET_CHILD_SUBREAPER, int(on))
-    return bool(was.value)
-
-
-def kill(pid: int, signum: int = signal.SIGKILL) -> None:
-    """Signal a process that nobody watches; nothing happens if it is gone or not ours."""
-    with contextlib.suppress(*_GONE):
-        os.kill(pid, signum)
+from dsec.ipc.proc import GONE, descendants_of, environment_of, kill, read_stat
 
 
 class Exit(NamedTuple):
@@ -93,7 +68,7 @@ class Reaper:
         pidfd, on_exit = self._watched[pid]
         self._loop.remove_reader(pidfd)
         # While it is not reaped its number can't be anybody else's group.
-        with contextlib.suppress(*_GONE):
+        with contextlib.suppress(*GONE):
             os.killpg(pid, signal.SIGKILL)
         try:
             _, status, usage = os.wait4(pid, 0)

@@ -11,7 +11,6 @@ import os
 import random
 import socket
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dsec.errors import PeerError
@@ -26,8 +25,6 @@ from dsec.report import Death
 if TYPE_CHECKING:
     from dsec.kernel.agent import Agent
     from dsec.kernel.supervisor import Supervisor
-
-SPARED = ("state", "replay")  # the levels at which an env has a spare beside it
 
 
 class _Seat:
@@ -153,8 +150,7 @@ class Recovery:
 
     def _protected(self, role: Role, protection: frames.Protection) -> None:
         self._agent.report.protection[role] = protection
-        spare = role is Role.ENV and protection.level in SPARED
-        self.tell(role, plan.Protected(spare and self._agent.spec.restarts_max > 0))
+        self.tell(role, plan.Protected(protection.level))
 
     def release(self) -> None:
         """Close every descriptor; a second time does nothing."""
@@ -173,13 +169,12 @@ class Recovery:
     def _act(self, role: Role, do: Do, value: float | str | bool) -> None:
         seat, run = self._seats[role], self._run
         match do:
-            case Do.FORK | Do.SPARE:
-                runner = self._agent.make(role)
-                if do is Do.FORK:
-                    seat.successor = runner
-                else:
-                    seat.standby = runner
-                self._agent.fork(runner)
+            case Do.FORK:
+                seat.successor = self._agent.make(role)
+                self._agent.fork(seat.successor)
+            case Do.SPARE:
+                seat.standby = self._agent.make(role)
+                self._agent.fork(seat.standby)
             case Do.ADOPT | Do.PROMOTE:
                 seat.successor, seat.standby = seat.standby, None
                 if do is Do.PROMOTE:
@@ -196,11 +191,10 @@ class Recovery:
                 self._agent.drain(role)
             case Do.GIVE_UP:
                 assert seat.story is not None, "who is given up was lost"
-                *others, death = seat.story.deaths
+                *others, death = seat.story.given_up(str(value))
                 seat.story = None
                 self._agent.deaths += others
-                cause = f"{death.cause} (not replaced: {value})" if value else death.cause
-                self._agent.fail(replace(death, cause=cause))
+                self._agent.fail(death)
 
     def _take_over(self, role: Role, truncate: bool) -> None:
         seat, agent = self._seats[role], self._agent

@@ -2,29 +2,24 @@
 zygotes, one for each image, which are started by exec and fork all other processes.
 
 A zygote that can't import its image is broken for good; one that dies later is started again, and
-then forks what was asked of it meanwhile. What it executes is a string here: the kernel never
-imports what runs in a runner.
+then forks what was asked of it meanwhile.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import random
-import signal
-import sys
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from dsec.errors import MachineError
 from dsec.failover.detect import Idle
+from dsec.failover.diagnose import blameless
 from dsec.failover.intensity import request_restart
 from dsec.ipc import frames
 from dsec.ipc.frames import AnyFrame, Phase, Role
+from dsec.ipc.launch import exec_zygote
 from dsec.kernel.machine import RunnerEvent, RunnerState
 from dsec.kernel.runner import Runner, close_all
 from dsec.report import Death
@@ -33,49 +28,9 @@ from dsec.spec import ImageSpec
 if TYPE_CHECKING:
     from dsec.kernel.supervisor import Supervisor
 
-MARK = "DSEC_RUN"  # names the run in the environment of all its processes
 FORKS_MAX = 16  # requests that one zygote has at a time; it forks what it finds in one go
 FORK_TIMEOUT_S = 30.0
 RESTARTS_MAX, RESTARTS_PERIOD_S = 5, 60.0
-_ARGV = ("-m", "dsec.runners.zygote", "--control", "3", "--lifeline", "4")
-_ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-
-
-def environment(run: str) -> Mapping[str, str]:
-    """The environment of zygotes: ours, with one thread for each library, a fixed hash seed, and
-    those folders of our import path that a Python of this installation wouldn't search."""
-    own = (f"{sys.prefix}/lib", f"{sys.base_prefix}/lib")
-    paths = [str(Path(p).absolute()) for p in sys.path if p and not p.startswith(own)]
-    paths += filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-    changes = {**dict.fromkeys(_ONE_THREAD, "1"), "PYTHONHASHSEED": "0", MARK: run}
-    return {**os.environ, **changes, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
-
-
-def exec_zygote(fds: Sequence[int], env: Mapping[str, str]) -> int:
-    """Start a zygote with `fds` (control, lifeline, stdout, stderr) and no others; return its pid.
-
-    Raises:
-        OSError: the system can't.
-    """
-    actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
-    for fd in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208
-        # The program around us may have descriptors that an exec would hand on.
-        with contextlib.suppress(OSError):
-            if fd > 2 and os.get_inheritable(fd):
-                actions.append((os.POSIX_SPAWN_CLOSE, fd))
-    with contextlib.ExitStack() as stack:
-        for fd, to in zip(fds, (3, 4, 1, 2), strict=True):
-            # Out of the way of 0 to 4 first, so that no dup2 overwrites the source of another.
-            high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10)
-            stack.callback(os.close, high)
-            actions.append((os.POSIX_SPAWN_DUP2, high, to))
-        # Those between the classic and the real-time ones are the C library's own: no set that is
-        # handed to it may hold them, and not every Python leaves them out.
-        ours = [n for n in signal.valid_signals() if n < 32 or n >= signal.SIGRTMIN]
-        argv = [sys.executable, *_ARGV]
-        return os.posix_spawn(
-            argv[0], argv, env, file_actions=actions, setsigmask=(), setsigdef=ours
-        )
 
 
 class Server:
@@ -141,10 +96,8 @@ class Server:
         """What follows, follows when it is reaped."""
 
     def faulted(self, runner: Runner, death: Death) -> None:
-        """It died. SIGKILL comes from outside, from whoever is short of memory perhaps, and says
-        nothing against what it imports."""
-        killed = death.kind == "signal" and death.signal == signal.SIGKILL
-        self._death = replace(death, kind="spawn") if killed else death
+        """It died."""
+        self._death = blameless(death)
 
     def left(self, runner: Runner) -> None:
         """Start it again, if the budget allows. A server that never came up is not, unless it was

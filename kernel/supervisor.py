@@ -15,21 +15,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from dsec import tree
 from dsec.errors import MachineError
 from dsec.failover.detect import Deadlines, Timed
-from dsec.failover.diagnose import blames_the_config
+from dsec.failover.diagnose import blames_the_config, of_image
 from dsec.failover.waves import Waves
 from dsec.hooks import Hooks
-from dsec.ipc import frames
+from dsec.ipc import frames, launch, proc
 from dsec.ipc.frames import ErrorInfo, Phase
 from dsec.ipc.logs import Logs
-from dsec.kernel import boot, reap, spawn, tree
+from dsec.kernel import reap, spawn
 from dsec.kernel.agent import Agent
 from dsec.kernel.machine import AgentEvent, AgentState
 from dsec.kernel.recorder import Recorder
 from dsec.kernel.runner import Runner
 from dsec.report import Death, Failover, RunReport
-from dsec.spec import ImageSpec, RunSpec
+from dsec.spec import SERVERS_DRAIN_S, ImageSpec, RunSpec
 
 TICK_S = 0.25
 CLOSE_MAX_S = 10.0
@@ -45,6 +46,7 @@ class Supervisor:
         shared_process: the process has children that are not ours (a supervisor inside somebody's
             program). It becomes a child subreaper for the time of the run, as runners need it, but
             nobody else's children are reaped or killed. By default all children are ours.
+        orphaned: says whether whoever was to outlive this process is gone.
 
     Attributes:
         report: the run as it stands.
@@ -57,6 +59,7 @@ class Supervisor:
         *,
         now: Callable[[], float] = time.monotonic,
         shared_process: bool = False,
+        orphaned: Callable[[], bool] = lambda: False,
     ) -> None:
         self.spec, self.hooks = spec, hooks
         self.reason = ""  # why the run drains
@@ -64,7 +67,7 @@ class Supervisor:
         self.zygotes: dict[str, spawn.Zygote] = {}
         self.agents = {agent.name: Agent(agent, self) for agent in spec.agents}
         self.report = RunReport({name: agent.report for name, agent in self.agents.items()})
-        self.now, self._shared = now, shared_process
+        self.now, self._shared, self._orphaned = now, shared_process, orphaned
         self._over, self._killed, self._alone = asyncio.Event(), False, False
         self._error: Exception | None = None
         self.went_at = 0.0  # when the first agent got its Go
@@ -83,7 +86,7 @@ class Supervisor:
             Exception: what a hook raised, or a fault of the kernel; all is killed by then.
         """
         images = tree.images(self.spec)
-        was_subreaper = reap.set_subreaper(True)
+        was_subreaper = proc.set_subreaper(True)
         lifeline, alive = os.pipe()
         try:
             self._open(lifeline)
@@ -95,7 +98,7 @@ class Supervisor:
         finally:
             os.close(lifeline)
             os.close(alive)
-            reap.set_subreaper(was_subreaper or not self._shared)
+            proc.set_subreaper(was_subreaper or not self._shared)
         if self._error is not None:
             raise self._error
         return self.report
@@ -113,7 +116,7 @@ class Supervisor:
         self._end_agents(AgentEvent.FENCE, settling=False)
         for zygote in self.zygotes.values():
             zygote.close(self.reason)  # whose answer some runners wait for that are to be fenced
-        self.later(boot.SERVERS_DRAIN_S, self._drop_recorder)
+        self.later(SERVERS_DRAIN_S, self._drop_recorder)
 
     # ------------------------------------------------------------ what the parts tell
 
@@ -181,9 +184,9 @@ class Supervisor:
 
     def _open(self, lifeline: int) -> None:
         self.loop, self.lifeline, name = asyncio.get_running_loop(), lifeline, uuid.uuid4().hex
-        self.environment = spawn.environment(name)
+        self.environment = launch.environment(name)
         self.logs = Logs(Path(self.spec.run_dir) / "logs", self.spec.log_bytes_max)
-        self.reaper = reap.Reaper(self.loop, f"{spawn.MARK}={name}" if self._shared else "")
+        self.reaper = reap.Reaper(self.loop, f"{launch.MARK}={name}" if self._shared else "")
 
     def _begin(self, images: tuple[ImageSpec, ...]) -> None:
         for image in images:
@@ -203,7 +206,7 @@ class Supervisor:
         self.guarded(self._drop_recorder)()
         if self._dropped is not None:
             servers.append(self._dropped)
-            for _ in range(int(boot.SERVERS_DRAIN_S / TURN_S)):
+            for _ in range(int(SERVERS_DRAIN_S / TURN_S)):
                 if self._dropped.alive:
                     await asyncio.sleep(TURN_S)
         for server in servers:
@@ -252,10 +255,10 @@ class Supervisor:
             verdict = deadlines.judge(key, now, word)
             if verdict is not None:
                 key.late(verdict)
-        if boot.orphaned() and not self._alone:
+        if self._orphaned() and not self._alone:
             self._alone = True
             self.request_drain("the guardian died")
-            self.later(boot.SERVERS_DRAIN_S, self.request_kill)
+            self.later(SERVERS_DRAIN_S, self.request_kill)
         self.reaper.sweep()
         self.logs.rotate()
         if self.recorder is not None:
@@ -287,18 +290,15 @@ class Supervisor:
 
     def broken(self, zygote: spawn.Zygote, death: Death) -> None:
         """An image can't be had (any more): nobody can start who needs it."""
-        cause = f"image {zygote.image.name}: {death.cause}"
-        machines = zygote.image.own or death.kind == "spawn" or death.short_of_memory
-        kind, whose = ("spawn", "machine") if machines else ("import", "config")
+        death, whose, error = of_image(zygote.image, death, zygote.was_up)
         needing = [a for a in self.agents.values() if zygote.image.name in tree.images_of(a.spec)]
         for agent in needing:
             if agent.state is AgentState.WAITING:
                 self.waves.drop(agent.name)
                 role = min(r.role for r in agent.spec.runners if r.image == zygote.image.name)
-                agent.fail(replace(death, agent=agent.name, role=role, cause=cause, kind=kind))
-        if not zygote.was_up:
-            error = death.error or ErrorInfo(death.signal_name or death.kind, cause)
-            self.fail(whose, cause, error, needing[0].report.group if needing else "")
+                agent.fail(replace(death, agent=agent.name, role=role))
+        if error is not None:
+            self.fail(whose, death.cause, error, needing[0].spec.group if needing else "")
 
     def _drain(self, reason: str) -> None:
         self.reason = self.reason or reason

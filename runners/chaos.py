@@ -2,9 +2,8 @@
 
 Owns their kinds and their chance. Randomness is the operating system's and not the agent's: what
 is injected must not be part of what a successor restores, or it would meet the same fault at the
-same step again. For the same reason nothing here belongs to the environment; whoever serves records
-calls `tick` before a step, and whoever replays them doesn't. Without chances there is no object,
-and so nothing to call.
+same step again. For the same reason nothing here belongs to the environment: it is put around the
+call that serves an action, never around one that replays it. Without chances it is not there.
 """
 
 from __future__ import annotations
@@ -13,6 +12,10 @@ import ctypes
 import math
 import random
 from collections.abc import Callable, Mapping
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def crash() -> None:
@@ -48,9 +51,17 @@ class Chaos:
                 _KINDS[kind]()
 
 
-def injector(chances: Mapping[str, float]) -> Chaos | None:
-    """What to tick, or None where nothing is to be injected."""
-    return Chaos(chances) if chances else None
+def with_faults(step: Callable[P, R], chances: Mapping[str, float]) -> Callable[P, R]:
+    """`step` as it is, or with something that may happen before each call of it."""
+    if not chances:
+        return step
+    chaos = Chaos(chances)
+
+    def faulty(*args: P.args, **kwargs: P.kwargs) -> R:
+        chaos.tick()
+        return step(*args, **kwargs)
+
+    return faulty
 
 
 def _gap(chance: float, dice: float) -> int:

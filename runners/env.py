@@ -24,6 +24,7 @@ from dsec.ipc.layout import FLAG_INFRA, FLAG_TRUNCATED, encode_spaces, ring_byte
 from dsec.ipc.overflow import Spill
 from dsec.ipc.ring import FLAG_BOUNDARY, FLAG_END, KIND_ACTION, KIND_OBS
 from dsec.runners import heir_env, seeds
+from dsec.runners.chaos import with_faults
 from dsec.runners.loop import (
     LOOK_EVERY,
     RING_SLICE_S,
@@ -216,7 +217,8 @@ class EnvWorker:
         reward_rows, flags_rows = self._grid.reward[:, 0], self._grid.flags[:, 0]
         action_bytes, read = self._actions.layout.nbytes, self._actions.layout.read
         action_rows = self._actions.grid.single
-        step, settle = self._stage.envs[0].step, self._stage.settle
+        step = with_faults(self._stage.envs[0].step, session.start.chaos)
+        settle = self._stage.settle
         n, next_mark = self._seq, self._next_mark
         try:
             while True:
@@ -262,7 +264,7 @@ class EnvWorker:
     def _serve_many(self) -> None:
         """The loop for a vector of environments, and for spaces without a fixed size."""
         session, outbox, reader = self._session, self._outbox, self._actions.reader
-        fixed, step = self._record.fixed_bytes, self._stage.step
+        fixed, step = self._record.fixed_bytes, with_faults(self._stage.step, session.start.chaos)
         read, views_of_action = self._actions.read, self._actions.views
         variable = self._variable
         n = self._seq

@@ -63,7 +63,7 @@ def test_the_sdist_holds_real_files_and_all_sources(dist: Path) -> None:
         "dsec/sml/pool.h",
         "dsec/ipc/ring.c",
         "dsec/ipc/ring.h",
-        "dsec/kernel/tree.py",
+        "dsec/kernel/machine.py",
         "tests/conftest.py",
     }
     assert wanted <= names

@@ -215,7 +215,7 @@ def sync_points(sources: Sources) -> list[str]:
 
 
 def module_name(path: str) -> str:
-    """`dsec.kernel.tree` for kernel/tree.py and `dsec.errors` for dsec/errors.py."""
+    """`dsec.kernel.machine` for kernel/machine.py and `dsec.errors` for dsec/errors.py."""
     parts = path.removesuffix(".py").removesuffix("/__init__").split("/")
     return ".".join(parts if parts[0] == "dsec" else ["dsec", *parts])
 

@@ -111,10 +111,10 @@ def guard(main: Callable[[], int]) -> int:
     """
     preflight.check_installation()
     preflight.check_proc()
-    from dsec.kernel import boot
+    from dsec.engine import guardian
 
     try:
-        return boot.run(main)
+        return guardian.run(main)
     except BlockingIOError:  # what fork says where a limit is reached
         raise MachineError(
             "no process can be started: this user, control group or machine has as many as it may",
@@ -240,10 +240,11 @@ def _supervise(
     import uvloop
 
     async def main() -> RunReport:
+        from dsec.engine.guardian import orphaned
         from dsec.kernel.supervisor import Supervisor
 
         hooks = _make_hooks(view, spec)
-        supervisor = Supervisor(spec, hooks)
+        supervisor = Supervisor(spec, hooks, orphaned=orphaned)
         stop = StopSignals(supervisor, view, asyncio.get_running_loop())
         stop.install()
         beside = [_show(supervisor, view, meter)] if meter else []

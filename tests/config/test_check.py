@@ -98,8 +98,8 @@ MISTAKES = [
     ),
     (
         "count: 2",
-        "failover: {standby: state}",
-        "c:5:16: agents[0].failover.standby: only none is available in this version, got text",
+        "failover: {standby: warm}",
+        "c:5:16: agents[0].failover.standby: ",
     ),
     (
         "count: 2",

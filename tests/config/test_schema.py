@@ -127,7 +127,7 @@ def test_numbers_with_underscores_are_valid_as_the_text_that_editors_see() -> No
         "agents: [{name: a, env: {id: X, entry: 'a:b'}, policy: {entry: 'a:b'}}]",
         "agents: [{name: a, env: {id: X}, policy: {entry: ab}}]",
         "agents: [{name: a, env: {id: X}, policy: {entry: 'a:b'}, sync_interval: 5}]",
-        "agents: [{name: a, env: {id: X}, policy: {entry: 'a:b'}, failover: {standby: auto}}]",
+        "agents: [{name: a, env: {id: X}, policy: {entry: 'a:b'}, failover: {standby: hot}}]",
         "agents: [{name: ' ', env: {id: X}, policy: {entry: 'a:b'}}]",
         "agents: [{name: a, env: {id: X}, policy: {entry: 'a:b'}, deadlines: {step_s: 0}}]",
         "record: {format: csv}",

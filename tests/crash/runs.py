@@ -41,6 +41,7 @@ def walker(name: str, *, evidence: Path | None = None, **changes: Any) -> dict[s
         "name": name,
         "env": {"entry": WALK, "kwargs": keywords},
         "policy": {"entry": "dsec.policies:RandomPolicy"},
+        "failover": {"restarts": {"max": 0}},  # who dies is quarantined, unless a test says more
     }
     return agent | changes
 

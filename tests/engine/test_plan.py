@@ -60,7 +60,7 @@ def test_agents_with_their_quotas_and_seeds(tmp_path: Path) -> None:
     assert (first.start.snapshot_interval, first.start.ring_slots) == (7, 64)
     assert first.deadline_s[Phase.STEP] == 2.5
     assert first.deadline_s[Phase.IMPORT] == first.deadline_s[Phase.CONSTRUCT] == 60
-    assert spec.agents[0].restarts_max == 0
+    assert spec.agents[0].restarts_max == 10
 
 
 def test_an_image_for_each_module_that_is_not_ours(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_quotas_share_out_everything(total: int, agents: list[tuple[int, int]], 
 def test_the_supervisor_never_imports_what_runners_need() -> None:
     code = (
         "import sys, dsec.cli.kernel, dsec.cli.view, dsec.cli.render, dsec.engine, dsec.config\n"
-        "import dsec.kernel.supervisor, dsec.kernel.boot, uvloop\n"
+        "import dsec.kernel.supervisor, dsec.engine.guardian, uvloop\n"
         "heavy = {'numpy', 'gymnasium', 'torch', 'pyarrow'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )

@@ -116,7 +116,7 @@ def test_a_user_who_may_have_no_more_processes_is_told_so() -> None:
         "import os, resource\n"
         "from dsec import engine\n"
         "from dsec.errors import MachineError\n"
-        "from dsec.kernel import boot\n"
+        "from dsec.engine import guardian\n"
         "if os.geteuid() == 0:\n"  # whom that limit doesn't bind
         "    os.setresuid(54321, 54321, 54321)\n"
         "resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))\n"

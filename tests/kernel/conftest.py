@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from dsec.kernel import reap
+from dsec.ipc import proc
 
 
 @pytest.fixture(autouse=True)
 def adopts_as_before() -> Iterator[None]:
-    was = reap.set_subreaper(False)
-    reap.set_subreaper(was)
+    was = proc.set_subreaper(False)
+    proc.set_subreaper(was)
     yield
-    reap.set_subreaper(was)
+    proc.set_subreaper(was)

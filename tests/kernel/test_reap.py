@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from dsec.ipc import proc
 from dsec.ipc.proc import descendants_of, read_stat
-from dsec.kernel import reap
 from dsec.kernel.reap import Exit, Reaper
 from tests import watchdog
 
@@ -46,9 +46,9 @@ def libuv_started() -> None:
 
 @pytest.fixture(autouse=True)
 def subreaper() -> Iterator[None]:
-    was = reap.set_subreaper(True)
+    was = proc.set_subreaper(True)
     yield
-    reap.set_subreaper(was)
+    proc.set_subreaper(was)
 
 
 class World:

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from dsec import tree
+from dsec.ipc import proc
 from dsec.ipc.frames import Role
 from dsec.ipc.ring import (
     FLAG_BOUNDARY,
@@ -27,7 +29,6 @@ from dsec.ipc.ring import (
     Reader,
 )
 from dsec.ipc.segment import Segment
-from dsec.kernel import reap, tree
 from dsec.kernel.machine import AgentState
 from dsec.report import AgentReport, RunReport
 from dsec.spec import AgentSpec
@@ -257,7 +258,7 @@ def test_without_a_recorder_nothing_is_counted(tmp_path: Path) -> None:
 
 def test_a_supervisor_in_a_thread_of_somebodys_program(tmp_path: Path) -> None:
     """Its host's children are neither reaped nor killed, and its host is as it was before."""
-    reap.set_subreaper(False)
+    proc.set_subreaper(False)
     with (
         subprocess.Popen([sys.executable, "-c", "pass"]) as brief,
         subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]) as lasting,
@@ -272,7 +273,7 @@ def test_a_supervisor_in_a_thread_of_somebodys_program(tmp_path: Path) -> None:
         assert brief.wait(1) == 0, "its status is still there for its parent"
         assert lasting.poll() is None
         lasting.kill()
-    assert not reap.set_subreaper(False)
+    assert not proc.set_subreaper(False)
 
 
 def test_at_rest_an_agent_takes_few_descriptors(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 HEAD = """
 import os, select, signal, subprocess, sys
-from dsec.kernel import boot
+from dsec.engine import guardian
 
 def say(text):
     sys.stdout.write(text + "\\n")
@@ -29,7 +29,7 @@ def grandchild(session):
 
 def main():
 """
-TAIL = "\nsys.exit(boot.run(main))\n"
+TAIL = "\nsys.exit(guardian.run(main))\n"
 WAIT = """
     say(f"up {os.getpid()}")
     signal.pause()
@@ -156,9 +156,9 @@ def test_the_supervisor_learns_of_the_guardians_death(handled: bool, watched: St
     if {handled}:
         signal.signal(signal.SIGTERM, lambda n, f: None)
     say(f"up {{os.getpid()}}")
-    assert not boot.orphaned()
+    assert not guardian.orphaned()
     signal.pause()
-    say("alone" if boot.orphaned() else "not alone")
+    say("alone" if guardian.orphaned() else "not alone")
 """
     with watched(program(body)) as running:
         [pid] = said(running, "up")

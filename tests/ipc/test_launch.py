@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from dsec.kernel import spawn
+from dsec.ipc import launch
 from tests import watchdog
 
 
 def test_the_environment_has_one_thread_for_each_library_and_a_fixed_hash_seed() -> None:
-    env = spawn.environment("r1")
+    env = launch.environment("r1")
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         assert env[name] == "1"
     assert env["PYTHONHASHSEED"] == "0"
@@ -27,7 +27,7 @@ def test_folders_of_the_import_path_that_only_we_know_are_passed_on(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", "/from/the/environment")
     monkeypatch.syspath_prepend(str(tmp_path))
-    path = spawn.environment("r1")["PYTHONPATH"].split(os.pathsep)
+    path = launch.environment("r1")["PYTHONPATH"].split(os.pathsep)
     assert path[0] == str(tmp_path)
     assert "/from/the/environment" in path
     assert not any(each.startswith(f"{sys.prefix}/lib") for each in path)
@@ -47,7 +47,7 @@ os.write(3, repr((fds, blocked, ignored)).encode())
 def test_a_zygote_gets_its_four_descriptors_and_no_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spawn, "_ARGV", ("-c", LIST))
+    monkeypatch.setattr(launch, "_ARGV", ("-c", LIST))
     files = [tmp_path / name for name in ("control", "lifeline", "out", "err")]
     fds = [os.open(file, os.O_RDWR | os.O_CREAT) for file in files]
     loose = os.dup(fds[0])
@@ -55,7 +55,7 @@ def test_a_zygote_gets_its_four_descriptors_and_no_others(
     before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
     try:
-        pid = spawn.exec_zygote(fds, os.environ)
+        pid = launch.exec_zygote(fds, os.environ)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         signal.signal(signal.SIGUSR1, before)
@@ -73,14 +73,14 @@ def test_descriptors_low_enough_to_be_overwritten_are_no_trap(tmp_path: Path) ->
     """In a process whose 1 to 4 are free, the sources of the four may be among the targets."""
     script = f"""
 import os
-from dsec.kernel import spawn
+from dsec.ipc import launch
 spawn._ARGV = ("-c", {LIST!r})
 os.chdir({str(tmp_path)!r})
 os.closerange(0, 5)
 names = ["control", "lifeline", "out", "err"]
 fds = [os.open(name, os.O_RDWR | os.O_CREAT) for name in names]
 assert fds == [0, 1, 2, 3], fds
-pid = spawn.exec_zygote(fds, os.environ)
+pid = launch.exec_zygote(fds, os.environ)
 os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
     result = watchdog.run([sys.executable, "-c", script], tmp_path / "streams", timeout_s=20)

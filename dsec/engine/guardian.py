@@ -19,11 +19,10 @@ import traceback
 from collections.abc import Callable
 
 from dsec import signals
-from dsec.ipc.proc import descendants_of
-from dsec.kernel.reap import PR_SET_PDEATHSIG, kill, prctl, set_subreaper
+from dsec.ipc.proc import PR_SET_PDEATHSIG, descendants_of, kill, prctl, set_subreaper
 from dsec.report import signal_name
+from dsec.spec import SERVERS_DRAIN_S
 
-SERVERS_DRAIN_S = 1.0  # what servers have after the supervisor's death
 KILL_MAX_S = 10.0
 
 _guardian = 0

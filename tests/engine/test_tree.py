@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from dsec import tree
 from dsec.errors import LocalError
 from dsec.ipc.frames import Role, Start
-from dsec.kernel import tree
 from dsec.spec import AgentSpec, ImageSpec, RunnerSpec, RunSpec
 
 

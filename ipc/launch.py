@@ -1,0 +1,56 @@
+"""Executing a zygote: which descriptors it gets, and in which environment.
+
+What is executed is a string here, for who launches it must never import what runs in a runner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+MARK = "DSEC_RUN"  # names the run in the environment of all its processes
+_ARGV = ("-m", "dsec.runners.zygote", "--control", "3", "--lifeline", "4")
+_ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+def environment(run: str) -> Mapping[str, str]:
+    """The environment of zygotes: ours, with one thread for each library, a fixed hash seed, and
+    those folders of our import path that a Python of this installation wouldn't search."""
+    own = (f"{sys.prefix}/lib", f"{sys.base_prefix}/lib")
+    paths = [str(Path(p).absolute()) for p in sys.path if p and not p.startswith(own)]
+    paths += filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    changes = {**dict.fromkeys(_ONE_THREAD, "1"), "PYTHONHASHSEED": "0", MARK: run}
+    return {**os.environ, **changes, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+
+
+def exec_zygote(fds: Sequence[int], env: Mapping[str, str]) -> int:
+    """Start a zygote with `fds` (control, lifeline, stdout, stderr) and no others; return its pid.
+
+    Raises:
+        OSError: the system can't.
+    """
+    actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
+    for fd in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208
+        # The program around us may have descriptors that an exec would hand on.
+        with contextlib.suppress(OSError):
+            if fd > 2 and os.get_inheritable(fd):
+                actions.append((os.POSIX_SPAWN_CLOSE, fd))
+    with contextlib.ExitStack() as stack:
+        for fd, to in zip(fds, (3, 4, 1, 2), strict=True):
+            # Out of the way of 0 to 4 first, so that no dup2 overwrites the source of another.
+            high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10)
+            stack.callback(os.close, high)
+            actions.append((os.POSIX_SPAWN_DUP2, high, to))
+        # Those between the classic and the real-time ones are the C library's own: no set that is
+        # handed to it may hold them, and not every Python leaves them out.
+        ours = [n for n in signal.valid_signals() if n < 32 or n >= signal.SIGRTMIN]
+        argv = [sys.executable, *_ARGV]
+        return os.posix_spawn(
+            argv[0], argv, env, file_actions=actions, setsigmask=(), setsigdef=ours
+        )
