@@ -394,6 +394,7 @@ def test_an_agent_that_dies_is_told_with_its_story(tmp_path: Path) -> None:
         "  - name: bad\n"
         '    env: {entry: "tests.cli.stubborn:Raises"}\n'
         '    policy: {entry: "dsec.policies:RandomPolicy"}\n'
+        "    failover: {restarts: {max: 0}}\n"
     )
     done = call(tmp_path, "run", config(tmp_path, text), "--json", "--out", tmp_path / "out")
     assert done.returncode == 1, done.stderr

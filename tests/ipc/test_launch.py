@@ -74,7 +74,7 @@ def test_descriptors_low_enough_to_be_overwritten_are_no_trap(tmp_path: Path) ->
     script = f"""
 import os
 from dsec.ipc import launch
-spawn._ARGV = ("-c", {LIST!r})
+launch._ARGV = ("-c", {LIST!r})
 os.chdir({str(tmp_path)!r})
 os.closerange(0, 5)
 names = ["control", "lifeline", "out", "err"]
@@ -97,10 +97,10 @@ def test_signals_that_the_c_library_keeps_for_itself_are_left_alone(
     which is an error here."""
     every = set(range(1, signal.NSIG))
     monkeypatch.setattr(signal, "valid_signals", lambda: every)
-    monkeypatch.setattr(spawn, "_ARGV", ("-c", ""))
+    monkeypatch.setattr(launch, "_ARGV", ("-c", ""))
     fds = [os.open(os.devnull, os.O_RDWR) for _ in range(4)]
     try:
-        pid = spawn.exec_zygote(fds, os.environ)
+        pid = launch.exec_zygote(fds, os.environ)
     finally:
         for fd in fds:
             os.close(fd)
