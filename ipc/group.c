@@ -59,8 +59,7 @@ static int scatter_lane(dsec_group *g, uint32_t i, double timeout_s)
  */
 static void announce(dsec_group *g)
 {
-    /* SYNC POINT want: pairs with the fence in dsec_sleep_for_tail(), as that in dsec_commit():
-     * all tails, then all wants. */
+    /* SYNC POINT want: as in dsec_commit(), for all lanes at once: all tails, then all wants. */
     dsec_fence();
     for (uint32_t i = 0; i < g->nlanes; i++) {
         dsec_lane *lane = &g->lane[i];

@@ -14,6 +14,7 @@ from dsec.ipc.frames import Go, Phase, Role, Wire
 from dsec.ipc.layout import Layout
 from dsec.ipc.overflow import Spill
 from dsec.ipc.ring import FLAG_BOUNDARY, FLAG_END, KIND_ACTION, KIND_OBS
+from dsec.ipc.turn import FLAGS_SHIFT, ROW_BITS, ROW_MASK, Turn
 from dsec.runners.construct import finish_actor, make_actor
 from dsec.runners.failure import UserCodeError
 from dsec.runners.loop import LOOK_EVERY, RING_SLICE_S, Session, live
@@ -84,38 +85,48 @@ class PolicyWorker:
 
     def _serve(self) -> None:
         """The loop of a policy that doesn't learn."""
-        session, outbox, reader = self._session, self._outbox, self._env.reader
-        claim, commit = outbox.claim, outbox.commit
-        next_obs, release = reader.next, reader.release
+        session = self._session
         pick_obs, pick_action = self._env.grid.obs.pick, self._actions.pick
-        fixed, nbytes = self._env.fixed_bytes, self._layout.nbytes
         copy = None if self._zero_copy else self._env.copy
         act, write = self._policy.act, self._layout.write_batch
+        take = Turn(
+            self._env.reader,
+            kind=KIND_ACTION,
+            nbytes=self._layout.nbytes,
+            due_kind=KIND_OBS,
+            due_bytes=self._env.fixed_bytes,
+            exact=False,
+            ahead=1,
+            phase=_ACT,
+            timeout_s=RING_SLICE_S,
+        ).take
         n = 0
         try:
-            while True:
-                try:
-                    row = claim(nbytes, RING_SLICE_S) >> GRAIN_BITS
-                except (RingTimeout, RingInterrupted):
-                    row = session.claim(outbox, nbytes) >> GRAIN_BITS
-                try:
-                    next_obs(RING_SLICE_S, _ACT)
-                except (RingTimeout, RingInterrupted):
-                    session.next(reader, Phase.ACT)
-                if reader.seq != n or reader.kind != KIND_OBS or reader.nbytes < fixed:
-                    self._env.check(n)
-                flags = reader.flags
-                if flags & FLAG_END:
-                    return
-                obs = pick_obs(reader.offset >> GRAIN_BITS)
+            row, at, flags = self._wait(0)
+            while not flags & FLAG_END:
+                obs = pick_obs(at)
                 write(pick_action(row), act(obs if copy is None else copy(obs)))
-                commit(n, KIND_ACTION, flags & FLAG_BOUNDARY, nbytes)
-                release()
-                n += 1
+                try:
+                    got = take(n, flags & FLAG_BOUNDARY)
+                    n += 1
+                    row, at = got & ROW_MASK, got >> ROW_BITS & ROW_MASK
+                    flags = got >> FLAGS_SHIFT
+                    if got < 0:
+                        self._env.check(n)
+                except (RingTimeout, RingInterrupted):
+                    n += 1
+                    row, at, flags = self._wait(n)
                 if session.attention or not n % LOOK_EVERY:
                     session.look()
         finally:
             self._seq = n
+
+    def _wait(self, n: int) -> tuple[int, int, int]:
+        """Make room for action n, wait for observation n: where they lie, and its flags."""
+        reader = self._env.reader
+        row = self._session.claim(self._outbox, self._layout.nbytes) >> GRAIN_BITS
+        self._session.next(reader, Phase.ACT)
+        return row, self._env.check(n), reader.flags
 
     def _serve_variable(self) -> None:
         """The same where observations or actions have no fixed size: nothing is zero-copy."""
