@@ -16,8 +16,12 @@ NAMES = {
     "ring": "one ring between two processes against Pipe, Queue, faster-fifo and iceoryx2",
     "vector": "isolated environments in lockstep against Gymnasium's AsyncVectorEnv",
     "run": "whole agents against the plain loop of Gymnasium and torch in one process",
+    "spawn": "a thousand agents: time to start, memory, idle cost, time to end",
+    "import": "what a user waits for: import, --help, validate, the first step",
     "turns": "what a call costs when processes take turns on a core: why bench run is as it is",
 }
+
+MODULES = {"import": "importing"}  # a module can't have the name of a keyword
 
 
 def main() -> int:
@@ -36,7 +40,7 @@ def main() -> int:
     results = []
     for name in names:
         print(f"bench {name} …", file=sys.stderr, flush=True)
-        results += importlib.import_module(f"bench.{name}").run(options.quick)
+        results += importlib.import_module(f"bench.{MODULES.get(name, name)}").run(options.quick)
     print(measure.report(results, as_json=options.json))
     return 0
 

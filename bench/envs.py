@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -36,3 +38,30 @@ class Frames(gymnasium.Env[NDArray[np.uint8], np.int64]):
 def make_frames() -> Frames:
     """The entry that both sides of the comparison use."""
     return Frames()
+
+
+class Drowsy(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Steps at full speed first, then takes its time: an agent that lives and is idle."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], awake: int = 100, rest_s: float = 2.0) -> None:
+        super().__init__(env)
+        self.awake, self.rest_s, self.steps = awake, rest_s, 0
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        if self.steps > self.awake:
+            time.sleep(self.rest_s)
+        return super().step(action)
+
+
+class Stamped(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Writes down when its first step began, in seconds of the clock on the wall."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], path: str) -> None:
+        super().__init__(env)
+        self.path = Path(path)
+
+    def step(self, action: Any) -> Any:
+        if not self.path.exists():
+            self.path.write_text(str(time.time()))
+        return super().step(action)

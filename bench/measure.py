@@ -114,6 +114,36 @@ class Result:
         return "\n".join(lines)
 
 
+@dataclass(slots=True)
+class Figures:
+    """What was measured once, each figure by itself and beside what the project wants of it.
+
+    Attributes:
+        rows: name, figure, unit and what is wanted, in words (a statement, never an assertion).
+    """
+
+    name: str
+    rows: list[tuple[str, float, str, str]] = field(default_factory=list)
+    note: str = ""
+
+    def add(self, name: str, figure: float, unit: str, wanted: str = "") -> None:
+        self.rows.append((name, figure, unit, wanted))
+
+    def as_dict(self) -> dict[str, Any]:
+        rows = [
+            dict(zip(("name", "figure", "unit", "wanted"), row, strict=True)) for row in self.rows
+        ]
+        return {"name": self.name, "note": self.note, "figures": rows}
+
+    def table(self) -> str:
+        """The figures as Markdown."""
+        lines = [f"**{self.name}**", "", *([self.note, ""] if self.note else [])]
+        lines += ["| | figure | wanted |", "|---|---|---|"]
+        for name, figure, unit, wanted in self.rows:
+            lines.append(f"| {name} | {short(figure)} {unit} | {wanted} |")
+        return "\n".join(lines)
+
+
 def short(number: float) -> str:
     """`67,300` or `0.0123`: three or more significant digits, whatever the size."""
     return f"{number:,.0f}" if number >= 1000 else f"{number:.3g}"
@@ -169,7 +199,7 @@ def commit() -> str:
     return name
 
 
-def report(results: Sequence[Result], *, as_json: bool) -> str:
+def report(results: Sequence[Result | Figures], *, as_json: bool) -> str:
     """All results with the machine, as Markdown or as one JSON object."""
     where = machine()
     if as_json:

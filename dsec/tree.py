@@ -58,6 +58,7 @@ def drained(agent: AgentSpec) -> tuple[Role, ...]:
 
 
 def starting_max(cores: int) -> int:
-    """How many agents may be between fork and ready at a time: constructors mostly compute, so
-    more at once would only push each of them towards its deadline."""
-    return max(8, 4 * cores)
+    """How many agents may be between fork and ready at a time. Constructors mostly compute, so
+    more at once would only push each of them towards its deadline; fewer would leave processors
+    idle between an agent's many small steps on its way, and zygotes with little to do at once."""
+    return max(24, 12 * cores)

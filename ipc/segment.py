@@ -16,6 +16,7 @@ import functools
 import mmap
 import os
 import stat
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -40,6 +41,9 @@ address space in a sparse file; memory is only taken by what is written there.""
 _NAME_BYTES_MAX = 249
 _OVERFLOWING = (Role.ENV, Role.POLICY)
 _RESERVE_BYTES = 64 << 20  # what the machine keeps: memory files are not swapped out at once
+_ROOM_KNOWN_S = 0.1
+_known_until: float = 0.0
+_known_room: int | None = None
 
 
 @dataclass(slots=True)
@@ -139,11 +143,23 @@ def _reserve(name: str, size: int) -> int:
 def _room(wanted: int) -> int:
     """Memory that can be had, or some of it that is `wanted` or more."""
     free = os.sysconf("SC_AVPHYS_PAGES") * mmap.PAGESIZE  # quick to ask for, and never too much
-    bound = memory.cgroup_room()
+    bound = _group_room(wanted)
     if wanted > free:
         found = memory.available_bytes()
         return os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE if found is None else found
     return free if bound is None else min(free, bound)
+
+
+def _group_room(wanted: int) -> int | None:
+    """What our control groups had left a moment ago, less what was asked for since: to read it
+    takes longer than all else in the making of a segment, and many are made at a time."""
+    global _known_until, _known_room
+    now = time.monotonic()
+    if now > _known_until or (_known_room is not None and wanted > _known_room):
+        _known_until, _known_room = now + _ROOM_KNOWN_S, memory.cgroup_room()
+    elif _known_room is not None:
+        _known_room -= wanted - _RESERVE_BYTES
+    return _known_room
 
 
 def _no_memory(name: str, size: int, room: int) -> MachineError:

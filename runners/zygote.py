@@ -43,7 +43,7 @@ from dsec.runners.failure import EXIT_FAILED, UserCodeError, describe
 IDLE_SLICE_S = 60.0
 FORK_TIMEOUT_S = 10.0
 FORK_DESCRIPTORS = 4
-FORKS_AT_ONCE = 16
+FORKS_AT_ONCE = 24
 
 # With these in the image, every env, policy and reward runner would import our own side of the
 # work again after the fork.

@@ -43,9 +43,11 @@ def test_files_that_can_be_dropped_are_room(
     outer = group(tmp_path, **{limit: "max", usage: "0"})
     monkeypatch.setattr(memory, "cgroups", lambda controller: (inner, outer))
     assert memory.cgroup_room() == GIB + 4096
+    monkeypatch.setattr(segment, "_known_until", 0.0)
     segment.create("small", Role.ENV, 4096, epoch=1).close()
     (inner / "memory.stat").write_text("anon 5\n")
     assert memory.cgroup_room() == 4096
+    monkeypatch.setattr(segment, "_known_until", 0.0)
     with pytest.raises(MachineError, match=r"4,096 are available here"):
         segment.create("too large", Role.ENV, 4096, epoch=1)
 

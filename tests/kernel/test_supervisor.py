@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from dsec import tree
 from dsec.ipc import proc
 from dsec.ipc.frames import Role
 from dsec.ipc.ring import (
@@ -56,12 +55,15 @@ def test_a_run_without_faults(tmp_path: Path) -> None:
 
 def crowd(slow: str = "", **env: Any) -> list[AgentSpec]:
     """More agents than may start at a time; the environment of `slow` gets `env`."""
-    count = tree.starting_max(len(os.sched_getaffinity(0))) * 2
+    count = 8
     names = [f"a{number:02}" for number in range(count)]
     return [agent(name, steps=20, **(env if name == slow else {})) for name in names]
 
 
-def test_agents_that_start_in_waves_step_once_all_have_started(tmp_path: Path) -> None:
+def test_agents_that_start_in_waves_step_once_all_have_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dsec.kernel.tree.starting_max", lambda cores: 4)
     began: list[list[AgentState]] = []
 
     class Watching(Recording):
@@ -79,7 +81,11 @@ def test_agents_that_start_in_waves_step_once_all_have_started(tmp_path: Path) -
 
 
 @pytest.mark.guarantee("G1")
-def test_one_that_never_gets_ready_does_not_hold_the_others(tmp_path: Path) -> None:
+def test_one_that_never_gets_ready_does_not_hold_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dsec.kernel.tree.starting_max", lambda cores: 4)
+
     async def act(stage: Stage) -> None:
         others = [name for name in stage.supervisor.agents if name != "a03"]
         await stage.until((tmp_path / "a03").exists, "the fault")
