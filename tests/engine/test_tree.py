@@ -59,5 +59,5 @@ def test_the_env_ends_the_stream_unless_somebody_external_takes_part() -> None:
 
 
 def test_the_number_that_start_at_a_time_grows_with_the_machine() -> None:
-    assert tree.starting_max(1) == 8
-    assert tree.starting_max(64) == 256
+    assert tree.starting_max(1) == 24
+    assert tree.starting_max(64) == 768

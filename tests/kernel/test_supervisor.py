@@ -63,7 +63,7 @@ def crowd(slow: str = "", **env: Any) -> list[AgentSpec]:
 def test_agents_that_start_in_waves_step_once_all_have_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dsec.kernel.tree.starting_max", lambda cores: 4)
+    monkeypatch.setattr("dsec.tree.starting_max", lambda cores: 4)
     began: list[list[AgentState]] = []
 
     class Watching(Recording):
@@ -84,7 +84,7 @@ def test_agents_that_start_in_waves_step_once_all_have_started(
 def test_one_that_never_gets_ready_does_not_hold_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dsec.kernel.tree.starting_max", lambda cores: 4)
+    monkeypatch.setattr("dsec.tree.starting_max", lambda cores: 4)
 
     async def act(stage: Stage) -> None:
         others = [name for name in stage.supervisor.agents if name != "a03"]
