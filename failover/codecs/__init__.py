@@ -59,6 +59,7 @@ def codec_named(name: str, env: Any) -> Codec:
         return pickled.PickleCodec(env)
     if name not in ("attributes", "ale", "mujoco"):
         raise SnapshotError(f"no codec is called {name!r}")
+    ale.prepare(env)
     return AttributePlan(env, name=name, natives={**ale.kinds(), **mujoco.kinds()})
 
 
@@ -68,6 +69,7 @@ def _named_plan(env: Any) -> AttributePlan:
     Raises:
         SnapshotError: something in the environment can't be held.
     """
+    ale.prepare(env)
     plan = AttributePlan(env, natives={**ale.kinds(), **mujoco.kinds()})
     plan.compile()
     plan.name = next((name for tag, name in _NATIVE_TAGS if tag in plan.holds), "attributes")

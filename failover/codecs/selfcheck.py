@@ -32,6 +32,7 @@ STEPS_MAX = 96
 STEPS_MIN = 8
 CAPTURES = 15
 RESTORES = 5
+WARM_UPS = 8
 
 Record = list[Any]
 """[when, what]."""
@@ -137,6 +138,7 @@ class Trial:
                 self._go_on(self._draw(steps), -1)
                 return ""
             codec = self._bind(self._env)
+            self._warm_up(codec)
             for before in (0, 1, steps // 2, steps):
                 found = self._round(codec, before, steps)
                 if found:
@@ -158,6 +160,18 @@ class Trial:
             began = time.perf_counter()
             codec.restore(data)
             self.restore_s.append(time.perf_counter() - began)
+
+    def _warm_up(self, codec: Codec) -> None:
+        """Some states can't be told from a few steps (a sticky action); more of them are taken."""
+        for attempt in range(WARM_UPS):
+            try:
+                codec.capture()
+            except SnapshotError:
+                if attempt == WARM_UPS - 1:
+                    raise
+                self._go_on(self._draw(STEPS_MIN), -1)
+            else:
+                return
 
     def _round(self, codec: Codec, before: int, steps: int) -> str:
         self._go_on(self._draw(self._chance.randint(before // 2, before)), -1)

@@ -32,8 +32,8 @@ def stacked() -> Env:
 
 
 def atari(game: str) -> Env:
-    """As one trains on it: preprocessing, four frames."""
-    env = made(game, frameskip=1, repeat_action_probability=0.0)()
+    """As one trains on it: preprocessing, sticky actions, four frames."""
+    env = made(game, frameskip=1, repeat_action_probability=0.25)()
     return wrappers.FrameStackObservation(wrappers.AtariPreprocessing(env), 4)
 
 
@@ -45,8 +45,10 @@ BOX2D = ("LunarLander-v3", "BipedalWalker-v3")
 WORLDS: dict[str, Callable[[], Env]] = {
     **{name: made(name) for name in (*CLASSIC, *TEXT, *MUJOCO)},
     "MiniGrid-DoorKey-5x5-v0": made("MiniGrid-DoorKey-5x5-v0"),
-    "ALE/Pong-v5": made("ALE/Pong-v5", repeat_action_probability=0.0),
-    "ALE/Breakout-v5": made("ALE/Breakout-v5", repeat_action_probability=0.0),
+    "ALE/Pong-v5": made("ALE/Pong-v5"),
+    "ALE/Breakout-v5": made("ALE/Breakout-v5"),
+    "Pong, not sticky": made("ALE/Pong-v5", repeat_action_probability=0.0),
+    "Pong, very sticky": made("ALE/Pong-v5", repeat_action_probability=0.9, frameskip=1),
     "CartPole, as made": lambda: gymnasium.make("CartPole-v1"),
     "Pong, preprocessed": lambda: atari("ALE/Pong-v5"),
     "Breakout, preprocessed": lambda: atari("ALE/Breakout-v5"),
