@@ -161,7 +161,13 @@ class Takeover(Frame, tag="takeover", frozen=True):
 
 
 class Resume(Frame, tag="resume", frozen=True):
-    """The predecessor is fenced: publish, and serve. Comes after TakenOver only."""
+    """The predecessor is fenced: publish, and serve. Comes after TakenOver only.
+
+    `kept` is the index of the descriptor of what the predecessor sent with a Kept that was read
+    after Takeover had gone out; -1 if there was none.
+    """
+
+    kept: int = -1
 
 
 class Drain(Frame, tag="drain", frozen=True):

@@ -121,7 +121,10 @@ class Agent:
             self.apply(AgentEvent.CONSTRUCTED)
 
     def ready(self, runner: Runner) -> None:
-        """A runner waits for Go."""
+        """A runner waits for Go, or for Resume."""
+        if self._recovery is not None:
+            self._recovery.tell(runner.role, plan.Event.TAKEN)
+            return
         if runner.role is Role.POLICY:
             self.policy_learns = runner.said[frames.Ready].learns
         self.look_ready()
@@ -144,11 +147,6 @@ class Agent:
         """The recorder can't read one of its rings: whoever writes that one is at fault."""
         named = [each for each in self._all() if each.role.name.lower() in message]
         (named or self._all())[0].hang(f"wrote what it may not: {message}", "corrupt")
-
-    def taken(self, runner: Runner) -> None:
-        """A successor waits for Resume."""
-        assert self._recovery is not None, "nobody takes over from nobody"
-        self._recovery.taken(runner)
 
     def lost(self, runner: Runner, death: Death) -> None:
         """A runner won't go on; its death is not complete."""

@@ -33,6 +33,7 @@ class _Seat:
         self.standby: Runner | None = None
         self.lost: set[Runner] = set()  # had the seat, or were to have it
         self.kept: segment.Segment | None = None
+        self.handed: segment.Segment | None = None  # what of that the successor has
         self.story: story.Story | None = None
         self.truncate = False
 
@@ -88,10 +89,6 @@ class Recovery:
         elif runner is seat.standby:
             self.tell(runner.role, Event.STANDBY_UP)
 
-    def taken(self, runner: Runner) -> None:
-        """It has restored and replayed."""
-        self.tell(runner.role, Event.TAKEN)
-
     def lost(self, runner: Runner, death: Death) -> None:
         """It won't go on. Its death is not complete yet."""
         role, seat = runner.role, self._seats[runner.role]
@@ -124,14 +121,14 @@ class Recovery:
         role, seat = runner.role, self._seats[runner.role]
         if not isinstance(frame, frames.Kept | frames.Clone):
             return False
-        if runner.state is not RunnerState.RUNNING:
-            return True  # what is said too late is not worth having
+        if runner.state is not RunnerState.RUNNING and runner not in seat.lost:
+            return True  # a successor that has kept nothing yet doesn't replace what there is
         if isinstance(frame, frames.Kept):
             if frame.protection is not None:
                 self._protected(role, frame.protection)
             return not fds or self._keep(seat, frame.size, fds)
-        if len(fds) != 1:
-            return False
+        if len(fds) != 1 or runner in seat.lost:
+            return len(fds) == 1
         if seat.standby is not None:
             seat.standby.release()
         seat.standby = self._agent.make(role)
@@ -201,7 +198,7 @@ class Recovery:
         runner = seat.successor
         assert runner is not None and seat.story is not None, "a seat that was lost is taken over"
         wire, fds = agent.wire_frame(role, runner.epoch)
-        kept = -1
+        seat.handed, kept = seat.kept, -1
         if seat.kept is not None:
             kept = len(fds)
             fds.append(segment.readonly(seat.kept.fd))
@@ -217,6 +214,9 @@ class Recovery:
         runner, told = seat.successor, seat.story
         assert runner is not None and told is not None, "who resumes has taken over"
         self._agent.runners[role], seat.successor, seat.story = runner, None, None
-        runner.order(RunnerEvent.RESUME, frames.Resume())
+        late = (
+            [segment.readonly(seat.kept.fd)] if seat.kept and seat.kept is not seat.handed else []
+        )
+        runner.order(RunnerEvent.RESUME, frames.Resume(len(late) - 1), late)
         said = runner.said[frames.TakenOver]
         run.recovered(told.failover(self._run.now(), runner.epoch, said, seat.truncate))

@@ -1,10 +1,10 @@
 """One runner: the shell around the runner table of machine.py, for one process.
 
 Owns its deadlines and the cause of its death. What any of it means is the affair of its owner, an
-agent or a server, whom it tells: that it waits for Wire (`holding`), Go (`ready`) or Resume
-(`taken`), that it won't go on (`lost`), that it died or never was (`faulted`), that no process of
-it is left (`left`, said last), that it has been idle for long (`idle`), and of frames that the
-table doesn't know (`frame`; False: a violation).
+agent or a server, whom it tells: that it waits for Wire (`holding`), for Go or Resume (`ready`), that
+it won't go on (`lost`), that it died or never was (`faulted`), that no process of it is left
+(`left`, said last), that it has been idle for long (`idle`), and of frames that the table doesn't
+know (`frame`; False: a violation).
 """
 
 from __future__ import annotations
@@ -277,7 +277,7 @@ class Runner:
                     self._word = segment.ProgressWord(self.outbox.fd)
             case "ready" | "taken":
                 self._run.deadlines.drop(self)
-                (self._owner.ready if action == "ready" else self._owner.taken)(self)
+                self._owner.ready(self)
             case "go" | "resume" | "drain":
                 self._obey()
                 if action != "drain" and self._word is not None:

@@ -89,9 +89,6 @@ class Server:
         self.up = self.was_up = True
         self.serving()
 
-    def taken(self, runner: Runner) -> None:
-        """Its successors take nothing over."""
-
     def lost(self, runner: Runner, death: Death) -> None:
         """What follows, follows when it is reaped."""
 
