@@ -214,9 +214,8 @@ class Recovery:
         runner, told = seat.successor, seat.story
         assert runner is not None and told is not None, "who resumes has taken over"
         self._agent.runners[role], seat.successor, seat.story = runner, None, None
-        late = (
-            [segment.readonly(seat.kept.fd)] if seat.kept and seat.kept is not seat.handed else []
-        )
-        runner.order(RunnerEvent.RESUME, frames.Resume(len(late) - 1), late)
+        late = seat.kept if seat.kept is not seat.handed else None
+        fds = [segment.readonly(late.fd)] if late is not None else []
+        runner.order(RunnerEvent.RESUME, frames.Resume(len(fds) - 1), fds)
         said = runner.said[frames.TakenOver]
         run.recovered(told.failover(self._run.now(), runner.epoch, said, seat.truncate))

@@ -1,8 +1,8 @@
 """One runner: the shell around the runner table of machine.py, for one process.
 
 Owns its deadlines and the cause of its death. What any of it means is the affair of its owner, an
-agent or a server, whom it tells: that it waits for Wire (`holding`), for Go or Resume (`ready`), that
-it won't go on (`lost`), that it died or never was (`faulted`), that no process of it is left
+agent or a server, whom it tells: that it waits for Wire (`holding`), for Go or Resume (`ready`),
+that it won't go on (`lost`), that it died or never was (`faulted`), that no process of it is left
 (`left`, said last), that it has been idle for long (`idle`), and of frames that the table doesn't
 know (`frame`; False: a violation).
 """
