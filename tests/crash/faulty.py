@@ -69,6 +69,7 @@ FAULTS: dict[str, Callable[[], object]] = {
     "segv": lambda: ctypes.string_at(8),
     "abort": os.abort,
     "exit": lambda: os._exit(3),
+    "permanent": lambda: os._exit(125),
     "sysexit": lambda: sys.exit("the environment wants to go home"),
     "unpicklable": raise_unpicklable,
     "raise": lambda: {}["no such key"],
@@ -81,20 +82,24 @@ FAULTS: dict[str, Callable[[], object]] = {
 
 
 class Fault:
-    """Fires once, at the `at`-th call, and leaves `<evidence>/<name>` with the pid beforehand."""
+    """Fires at the `at`-th call, and leaves `<evidence>/<name>` with the pid beforehand.
 
-    def __init__(self, kind: str, at: int, evidence: str, name: str) -> None:
-        self.fire, self.at, self.calls = FAULTS[kind], at, 0
+    `once`: not where that file is there already, as a fault that comes from outside does not
+    happen again to a successor that makes the same calls.
+    """
+
+    def __init__(self, kind: str, at: int, evidence: str, name: str, once: bool = False) -> None:
+        self.kind, self.at, self.calls, self.once = kind, at, 0, once
         self.path = Path(evidence, name) if evidence else None
 
     def tick(self) -> None:
         """Count a call, and fire if it is the one."""
         self.calls += 1
-        if self.calls == self.at:
+        if self.calls == self.at and not (self.once and self.path and self.path.exists()):
             if self.path:
                 self.path.with_suffix(".tmp").write_text(str(os.getpid()))
                 self.path.with_suffix(".tmp").rename(self.path)
-            self.fire()
+            FAULTS[self.kind]()
 
 
 class Walk(gymnasium.Env[np.ndarray, np.int64]):
@@ -109,11 +114,12 @@ class Walk(gymnasium.Env[np.ndarray, np.int64]):
         name: str = "env",
         every: int = 0,
         width: int = 3,
+        once: bool = False,
     ) -> None:
         self.width = width
         self.observation_space = spaces.Box(-np.inf, np.inf, (width,), np.float32)
         self.action_space = spaces.Discrete(2)
-        self.fault, self.phase, self.every = Fault(fault, at, evidence, name), phase, every
+        self.fault, self.phase, self.every = Fault(fault, at, evidence, name, once), phase, every
         self.steps = 0
         if phase == "construct":
             self.fault.tick()
@@ -143,9 +149,11 @@ class Walk(gymnasium.Env[np.ndarray, np.int64]):
 class FaultyPolicy(RandomPolicy):
     """A random policy with a fault in act."""
 
-    def __init__(self, *, fault: str, at: int, evidence: str, name: str, **spec: Any) -> None:
+    def __init__(
+        self, *, fault: str, at: int, evidence: str, name: str, once: bool = False, **spec: Any
+    ) -> None:
         super().__init__(**spec)
-        self.fault = Fault(fault, at, evidence, name)
+        self.fault = Fault(fault, at, evidence, name, once)
 
     def act(self, obs: Any) -> Any:
         self.fault.tick()
@@ -155,8 +163,10 @@ class FaultyPolicy(RandomPolicy):
 class FaultyReward:
     """The environment's reward, with a fault in compute."""
 
-    def __init__(self, *, fault: str, at: int, evidence: str, name: str, **spec: Any) -> None:
-        self.fault = Fault(fault, at, evidence, name)
+    def __init__(
+        self, *, fault: str, at: int, evidence: str, name: str, once: bool = False, **spec: Any
+    ) -> None:
+        self.fault = Fault(fault, at, evidence, name, once)
 
     def compute(self, transitions: Transitions) -> np.ndarray:
         self.fault.tick()

@@ -32,7 +32,7 @@ def walker(name: str, *, evidence: Path | None = None, **changes: Any) -> dict[s
     """One agent that walks; environment keywords go to its environment."""
     keywords = {
         key: changes.pop(key)
-        for key in ("fault", "at", "phase", "every", "width")
+        for key in ("fault", "at", "phase", "every", "width", "once")
         if key in changes
     }
     if evidence is not None:

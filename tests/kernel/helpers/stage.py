@@ -17,12 +17,12 @@ from typing import Any
 import uvloop
 
 from dsec.hooks import Hooks
-from dsec.ipc.frames import EnvSettings, Phase, Role, Start
+from dsec.ipc.frames import EnvSettings, FailoverSettings, Phase, Role, Start
 from dsec.ipc.segment import Segment
 from dsec.kernel.agent import Agent
 from dsec.kernel.runner import Runner
 from dsec.kernel.supervisor import Supervisor
-from dsec.report import AgentReport, Death, RunReport
+from dsec.report import AgentReport, Death, Failover, RunReport
 from dsec.spec import AgentSpec, ImageSpec, RunnerSpec, RunSpec
 
 FAULTY = "tests.crash.faulty"
@@ -57,6 +57,8 @@ def agent(
     memory_mb: int = 0,
     evidence: Path | None = None,
     entry: str = f"{FAULTY}:Walk",
+    restarts: int = 0,
+    standby: str = "none",
     **env: Any,
 ) -> AgentSpec:
     """One agent; `env` goes to the constructor of its environment, whose fault leaves the file
@@ -81,6 +83,7 @@ def agent(
                 hashlib.md5(name.encode()).hexdigest(),
                 steps=steps,
                 limits=limits,
+                failover=FailoverSettings(standby),
                 **own,
             ),
             {**DEADLINES, **(deadlines or {})},
@@ -88,7 +91,7 @@ def agent(
         )
         for role, own in parts.items()
     )
-    return AgentSpec(name, group or name, runners)
+    return AgentSpec(name, group or name, runners, restarts_max=restarts)
 
 
 def states(report: RunReport) -> dict[str, str]:
@@ -102,6 +105,7 @@ class Recording(Hooks):
     def __init__(self) -> None:
         self.states: list[tuple[str, str]] = []
         self.deaths: list[Death] = []
+        self.failovers: list[Failover] = []
         self.notes: list[tuple[str, dict[str, Any]]] = []
 
     def agent(self, report: AgentReport) -> None:
@@ -109,6 +113,9 @@ class Recording(Hooks):
 
     def death(self, death: Death) -> None:
         self.deaths.append(death)
+
+    def failover(self, failover: Failover) -> None:
+        self.failovers.append(failover)
 
     def note(self, event: str, **fields: Any) -> None:
         self.notes.append((event, fields))
