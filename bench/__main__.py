@@ -14,10 +14,11 @@ from bench import measure
 
 NAMES = {
     "ring": "one ring between two processes against Pipe, Queue, faster-fifo and iceoryx2",
-    "vector": "isolated environments in lockstep against Gymnasium's AsyncVectorEnv",
+    "vector": "isolated environments in lockstep beside AsyncVectorEnv, SB3, TorchRL, EnvPool, Ray",
     "run": "whole agents against the plain loop of Gymnasium and torch in one process",
     "spawn": "a thousand agents: time to start, memory, idle cost, time to end",
     "import": "what a user waits for: import, --help, validate, the first step",
+    "plots": "steps/s against agents and payload, as pictures in docs/ (not part of all)",
     "turns": "what a call costs when processes take turns on a core: why bench run is as it is",
 }
 
@@ -36,7 +37,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="few short rounds: only a smoke test")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
     options = parser.parse_args()
-    names = list(NAMES) if "all" in options.names else options.names
+    names = [name for name in NAMES if name != "plots"] if "all" in options.names else options.names
     results = []
     for name in names:
         print(f"bench {name} …", file=sys.stderr, flush=True)

@@ -1,4 +1,8 @@
-"""Environments made for measuring: so cheap that what is measured is everything around them."""
+"""The environments that are measured with, each as settings that every candidate makes it from.
+
+Owns their names and the one environment that is so cheap that what is measured is everything around
+it. Knows nothing of who steps them.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +15,20 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from dsec.ipc.frames import EnvSettings
+from dsec.runners.construct import make_env
+
 FRAME = (64, 64, 3)
 
 
 class Frames(gymnasium.Env[NDArray[np.uint8], np.int64]):
-    """Camera-sized observations, 64 x 64 x 3 bytes, taken from a pool drawn once."""
+    """Observations of bytes, taken from a pool drawn once; camera-sized if nothing else is said."""
 
-    def __init__(self, episode: int = 500) -> None:
-        self.observation_space = spaces.Box(0, 255, FRAME, np.uint8)
+    def __init__(self, episode: int = 500, shape: tuple[int, ...] | list[int] = FRAME) -> None:
+        self.observation_space = spaces.Box(0, 255, tuple(shape), np.uint8)
         self.action_space = spaces.Discrete(4)
         self.episode, self.age = episode, 0
-        self.pool = np.random.default_rng(0).integers(0, 256, (16, *FRAME), np.uint8)
+        self.pool = np.random.default_rng(0).integers(0, 256, (16, *shape), np.uint8)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -33,11 +40,6 @@ class Frames(gymnasium.Env[NDArray[np.uint8], np.int64]):
     def step(self, action: np.int64) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
         self.age += 1
         return self.pool[self.age % 16], 1.0, False, self.age >= self.episode, {}
-
-
-def make_frames() -> Frames:
-    """The entry that both sides of the comparison use."""
-    return Frames()
 
 
 class Drowsy(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -65,3 +67,28 @@ class Stamped(gymnasium.Wrapper[Any, Any, Any, Any]):
         if not self.path.exists():
             self.path.write_text(str(time.time()))
         return super().step(action)
+
+
+SETTINGS = {
+    "cartpole": EnvSettings(id="CartPole-v1"),
+    "frames": EnvSettings(entry="bench.envs:Frames"),
+    "atari": EnvSettings(
+        id="ale_py:ALE/Pong-v5",
+        kwargs={"frameskip": 1},
+        wrappers=(
+            {"entry": "AtariPreprocessing", "kwargs": {"frame_skip": 4, "screen_size": 84}},
+            {"entry": "FrameStackObservation", "kwargs": {"stack_size": 4}},
+        ),
+    ),
+}
+ACTIONS = {"cartpole": 2, "frames": 4, "atari": 6}
+
+
+def payload(nbytes: int) -> EnvSettings:
+    """Frames of that many bytes."""
+    return EnvSettings(entry="bench.envs:Frames", kwargs={"shape": [nbytes]})
+
+
+def make(name: str) -> gymnasium.Env[Any, Any]:
+    """One of them, as an env runner makes it."""
+    return make_env(SETTINGS[name])

@@ -14,6 +14,7 @@ import shlex
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -147,6 +148,21 @@ class Figures:
 def short(number: float) -> str:
     """`67,300` or `0.0123`: three or more significant digits, whatever the size."""
     return f"{number:,.0f}" if number >= 1000 else f"{number:.3g}"
+
+
+def paced(step: Callable[[int], Any], count: int, seconds: float, grain: int = 20) -> float:
+    """Environment steps a second, over about that many seconds.
+
+    Args:
+        step: called with 0, 1, 2, …; steps `count` environments each time.
+        grain: calls between two looks at the clock.
+    """
+    done, start = 0, time.perf_counter()
+    while (took := time.perf_counter() - start) < seconds:
+        for number in range(done, done + grain):
+            step(number)
+        done += grain
+    return done * count / took
 
 
 def interleave(

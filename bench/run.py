@@ -119,7 +119,9 @@ def in_process(code: str) -> Rates:
     return steps, episodes
 
 
-def by_kernel(count: int, num_envs: int, steps: int, record: str) -> Rates:
+def by_kernel(
+    count: int, num_envs: int, steps: int, record: str, policy: dict[str, Any] = POLICY
+) -> Rates:
     """One run of the real command; the figures are those of its summary."""
     with tempfile.TemporaryDirectory(prefix="dsec-bench-") as folder:
         config: dict[str, Any] = {
@@ -129,7 +131,7 @@ def by_kernel(count: int, num_envs: int, steps: int, record: str) -> Rates:
                     "name": "cartpole",
                     "count": count,
                     "env": {"id": "CartPole-v1", "num_envs": num_envs},
-                    "policy": POLICY,
+                    "policy": policy,
                 }
             ],
             "record": {"format": record},

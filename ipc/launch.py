@@ -9,8 +9,9 @@ import contextlib
 import fcntl
 import os
 import signal
+import site
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,22 @@ _ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NU
 def environment(run: str) -> Mapping[str, str]:
     """The environment of zygotes: ours, with one thread for each library, a fixed hash seed, and
     those folders of our import path that a Python of this installation wouldn't search."""
-    own = (f"{sys.prefix}/lib", f"{sys.base_prefix}/lib")
-    paths = [str(Path(p).absolute()) for p in sys.path if p and not p.startswith(own)]
+    own, found = (f"{sys.prefix}/lib", f"{sys.base_prefix}/lib"), set(_site_folders())
+    searched = [p for p in sys.path if p and p not in found and not p.startswith(own)]
+    paths = [str(Path(p).absolute()) for p in searched]
     paths += filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     changes = {**dict.fromkeys(_ONE_THREAD, "1"), "PYTHONHASHSEED": "0", MARK: run}
     return {**os.environ, **changes, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+
+
+def _site_folders() -> Iterator[str]:
+    """Where installed packages lie, and what .pth files add. A zygote searches all that by itself;
+    in PYTHONPATH it would come first, and another version of a package might be found."""
+    for folder in map(Path, (*site.getsitepackages(), site.getusersitepackages())):
+        yield str(folder)
+        for pth in sorted(folder.glob("*.pth")):
+            lines = pth.read_text(errors="replace").splitlines()
+            yield from (str(folder / line.strip()) for line in lines if line.strip())
 
 
 def exec_zygote(fds: Sequence[int], env: Mapping[str, str]) -> int:

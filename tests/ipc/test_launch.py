@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import venv
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,37 @@ def test_folders_of_the_import_path_that_only_we_know_are_passed_on(
     assert "/from/the/environment" in path
     assert not any(each.startswith(f"{sys.prefix}/lib") for each in path)
     assert len(path) == len(set(path))
+
+
+ORDER = """
+import os, subprocess, sys
+import twice
+from dsec.ipc import launch
+env = launch.environment("r1")
+theirs = [sys.executable, "-c", "import twice; print(twice.__file__)"]
+print(twice.__file__, subprocess.run(theirs, env=env, capture_output=True, text=True).stdout)
+"""
+
+
+@pytest.mark.slow
+def test_a_zygote_finds_the_same_version_of_a_package_as_we_do(tmp_path: Path) -> None:
+    """A .pth file's folder comes after the installed packages, for us and so for a zygote."""
+    venv.create(tmp_path / "venv", symlinks=True)
+    (installed,) = (tmp_path / "venv/lib").glob("python3*/site-packages")
+    (tmp_path / "older").mkdir()
+    for folder in (installed, tmp_path / "older"):
+        (folder / "twice.py").write_text("")
+    (installed / "more.pth").write_text(f"import sys\n{tmp_path}/older\n")
+    known = [str(watchdog.ROOT), *(path for path in sys.path if path.endswith("-packages"))]
+    result = watchdog.run(
+        [tmp_path / "venv/bin/python", "-c", ORDER],
+        tmp_path / "out",
+        timeout_s=60,
+        env={"PYTHONPATH": os.pathsep.join(known)},
+        cwd=tmp_path,
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == [str(installed / "twice.py")] * 2
 
 
 LIST = """
