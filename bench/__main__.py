@@ -19,6 +19,7 @@ NAMES = {
     "spawn": "a thousand agents: time to start, memory, idle cost, time to end",
     "import": "what a user waits for: import, --help, validate, the first step",
     "plots": "steps/s against agents and payload, as pictures in docs/ (not part of all)",
+    "asa": "the pool of Agent State Atoms: size, churn, and reads against lmdb and pickle",
     "turns": "what a call costs when processes take turns on a core: why bench run is as it is",
 }
 

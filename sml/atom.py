@@ -4,14 +4,17 @@ An atom is all of one agent's state at one boundary: random state, the environme
 rewards, the policy, the calls of tools. Capture fills it, restore reads it, codec.py turns it into
 bytes. Bytes inside are opaque here: which codec made them is said beside them, and only that codec
 of the same role reads them. This file knows no numpy, no environment and no protobuf.
+
+The values are frozen msgspec structs, which are made ten times as fast as frozen dataclasses.
 """
 
 from __future__ import annotations
 
 import enum
 import uuid
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from msgspec import Struct
 
 JsonScalar: TypeAlias = bool | int | float | str
 
@@ -30,8 +33,7 @@ class Faith(enum.IntEnum):
     """Known to lose something. What it is stands in `evidence`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(Struct, frozen=True, gc=False):
     """Which atom this is. Written last: an atom with a manifest is whole.
 
     Attributes:
@@ -69,8 +71,7 @@ class Role(enum.IntEnum):
     REWARD = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Seed:
+class Seed(Struct, frozen=True, gc=False):
     """A generator that nobody drew from since it was seeded, or a numpy SeedSequence.
 
     Attributes:
@@ -86,8 +87,7 @@ class Seed:
     children_spawned: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Generator:
+class Generator(Struct, frozen=True, gc=False):
     """One source of random numbers.
 
     Attributes:
@@ -116,8 +116,7 @@ class Generator:
     spare_gauss: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class RandomState:
+class RandomState(Struct, frozen=True, gc=False):
     """All random state of an agent.
 
     Attributes:
@@ -129,8 +128,7 @@ class RandomState:
     flags: tuple[tuple[str, JsonScalar], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True, gc=False):
     """State of an object, as one codec took it: an environment, a policy, a reward, one's own.
 
     Attributes:
@@ -148,8 +146,7 @@ class Snapshot:
     index: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class RewardWindow:
+class RewardWindow(Struct, frozen=True, gc=False):
     """The latest rewards, as reward code that looks back needs them.
 
     Attributes:
@@ -174,8 +171,7 @@ class RewardWindow:
         return len(self.rewards) // (8 * self.num_envs) if self.num_envs else 0
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
+class ToolCall(Struct, frozen=True, gc=False):
     """One call of something outside. Its intent is logged before, its result before it is seen.
 
     Attributes:
@@ -202,8 +198,7 @@ class ToolCall:
         return self.result is None and not self.error
 
 
-@dataclass(frozen=True, slots=True)
-class Atom:
+class Atom(Struct, frozen=True, gc=False):
     """All of one agent's state at one boundary.
 
     Attributes:

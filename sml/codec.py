@@ -55,6 +55,8 @@ _HEAD = struct.Struct("<8sHHIIIQ")
 _SUM = struct.Struct("<Q")
 _ZSTD = 1
 _COMPRESSED_MIN = 512  # bytes below which compressing isn't tried
+_ROLES = {int(role): role for role in Role}
+_FAITHS = {int(faith): faith for faith in Faith}
 _FLIPPED_BITS_MAX = 8  # in the magic; more, and it's somebody else's
 
 
@@ -113,7 +115,7 @@ def decode(data: bytes) -> Atom:
         raise AtomForeign("an atom's frame around a message without a manifest")
     try:
         return _read(message)
-    except ValueError as error:  # a number that no enumeration has
+    except (ValueError, KeyError) as error:  # a number that no enumeration has
         raise AtomForeign(f"an atom's frame around a message of others: {error}") from None
 
 
@@ -254,10 +256,11 @@ def _read_generator(g: Any) -> Generator:
     seed = None
     if g.HasField("seed"):
         s = g.seed
-        seed = Seed(s.entropy, tuple(s.spawn_key), s.pool_size, s.children_spawned)
+        key = tuple(s.spawn_key) if s.spawn_key else ()
+        seed = Seed(s.entropy, key, s.pool_size, s.children_spawned)
     state = g.state if g.HasField("state") else None
     return Generator(
-        Role(g.role), g.kind, g.where, g.engine, seed, state,
+        _ROLES[g.role], g.kind, g.where, g.engine, seed, state,
         g.position, g.has_spare, g.spare_uint, g.spare_gauss,
     )  # fmt: skip
 
@@ -271,7 +274,7 @@ def _read_flag(flag: Any) -> JsonScalar:
 
 
 def _read_snapshot(s: Any) -> Snapshot:
-    return Snapshot(s.codec, s.data, Faith(s.faith), s.evidence, s.index)
+    return Snapshot(s.codec, s.data, _FAITHS[s.faith], s.evidence, s.index)
 
 
 def _read_window(w: Any) -> RewardWindow:

@@ -92,6 +92,14 @@ typedef struct {
     asa_fault fault;
 } asa_view;
 
+/* A view with a buffer of its own, for who reads one atom after the other. */
+typedef struct {
+    asa_view *view;
+    uint8_t *buffer;
+    uint64_t room;
+    asa_found found;
+} asa_desk;
+
 /* One block of the data area, live or free; private to the writer. Sizes are in grains. */
 typedef struct {
     uint32_t at;
@@ -129,6 +137,7 @@ typedef struct {
 
 /* ---- xxh3.c */
 uint64_t asa_xxh3(const void *data, uint64_t nbytes);
+uint64_t asa_xxh3_plain(const void *data, uint64_t nbytes);
 
 /* ---- arena.c */
 int asa_arena_open(asa_arena *a, uint64_t grains);
@@ -154,5 +163,6 @@ uint64_t asa_room(uint64_t nbytes);
 int asa_view_open(asa_view *v, const void *base, uint64_t size);
 int asa_find(asa_view *v, uint64_t id, asa_found *out);
 int asa_get(asa_view *v, uint64_t id, asa_found *out, void *buffer, uint64_t room);
+int64_t asa_fetch(asa_desk *d, uint64_t id);
 int asa_look(asa_view *v, uint64_t cell, asa_found *out);
 uint64_t asa_scan(asa_view *v, uint64_t *cell, asa_found *out, uint64_t most);

