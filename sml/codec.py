@@ -233,7 +233,7 @@ def _write_snapshot(snapshot: Snapshot, to: Any) -> None:
 
 
 def _read(message: Any) -> Atom:
-    m = message.manifest
+    m, state = message.manifest, message.random
     parent = m.parent if m.HasField("parent") else None
     return Atom(
         Manifest(
@@ -241,8 +241,8 @@ def _read(message: Any) -> Atom:
             m.chain, m.config, parent, m.fork_index,
         ),
         RandomState(
-            tuple([_read_generator(each) for each in message.random.generators]),
-            tuple([(each.name, _read_flag(each)) for each in message.random.flags]),
+            tuple([_read_generator(each) for each in state.generators]),
+            tuple([(each.name, _read_flag(each)) for each in state.flags]),
         ),
         tuple([_read_snapshot(each) for each in message.env]),
         _read_window(message.rewards) if message.HasField("rewards") else None,

@@ -163,6 +163,7 @@ uint64_t asa_room(uint64_t nbytes);
 int asa_view_open(asa_view *v, const void *base, uint64_t size);
 int asa_find(asa_view *v, uint64_t id, asa_found *out);
 int asa_get(asa_view *v, uint64_t id, asa_found *out, void *buffer, uint64_t room);
+int asa_prove(uint64_t word, uint64_t id, const void *copy, uint64_t room);
 int64_t asa_fetch(asa_desk *d, uint64_t id);
 int asa_look(asa_view *v, uint64_t cell, asa_found *out);
 uint64_t asa_scan(asa_view *v, uint64_t *cell, asa_found *out, uint64_t most);

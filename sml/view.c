@@ -201,6 +201,23 @@ int64_t asa_fetch(asa_desk *d, uint64_t id)
     return rc == ASA_OK ? (int64_t)d->found.head.nbytes : rc;
 }
 
+/* Is this private copy of a header and its body, fetched by whatever means and in whatever order,
+ * the atom `id` that cell `word` led to? For readers on other machines: a READ of the cell, a READ
+ * of the atom, and this; nothing has to be read again. ASA_BUSY: it isn't, or not any more. */
+int asa_prove(uint64_t word, uint64_t id, const void *copy, uint64_t room)
+{
+    asa_head head;
+    if (room < ASA_HEAD)
+        return ASA_SMALL;
+    memcpy(&head, copy, ASA_HEAD);
+    if (head.id != id || asa_generation_of(word) != (head.generation & 0x3fff))
+        return ASA_BUSY;
+    if (head.nbytes > room - ASA_HEAD)
+        return ASA_SMALL;
+    const uint8_t *body = (const uint8_t *)copy + ASA_HEAD;
+    return asa_sum(&head, asa_xxh3(body, head.nbytes)) == head.sum ? ASA_OK : ASA_BUSY;
+}
+
 /* What cell number `cell` leads to; ASA_ABSENT if to nothing. For lists of all there is. */
 int asa_look(asa_view *v, uint64_t cell, asa_found *out)
 {

@@ -49,6 +49,8 @@ def test_readers_in_other_processes_are_never_deceived() -> None:
     reads, good, wrong = numbers(pattern, text)
     assert reads >= good > 0
     assert wrong == 0
+    (wrong,) = numbers(r"remote, lines in any order: .* (\d+) wrong", text)
+    assert wrong == 0
     for baseline in ("head and tail", "lease only"):
         (caught,) = numbers(rf"{baseline}.* (\d+) wrong", text)
         assert caught > 0, "the harness catches a protocol that is too weak"

@@ -18,7 +18,7 @@
 #define BODY_MAX 4096
 #define READERS 2
 
-enum { SUM, SEQLOCK, LEASE };
+enum { SUM, REMOTE, SEQLOCK, LEASE };
 
 typedef struct {
     _Atomic uint64_t stop, ready;
@@ -39,30 +39,45 @@ static uint64_t now_ns(void)
     return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
 }
 
-/* What others do: a version at both ends of the body, or a look at the cell before the copy only
- * (a lease that is believed). Both read as a remote reader does, the lines in any order. */
-static int weak_get(asa_view *v, uint64_t id, asa_found *found, uint8_t *buffer, job *j)
+/* Fetch as a network card does: the cell, then header and body line by line, in any order. */
+static int fetch(asa_view *v, uint64_t id, asa_found *found, uint8_t *copy, job *j)
 {
-    int rc = asa_find(v, id, found);
+    int rc = asa_find(v, id, found); /* where, and how much: a remote reader has this cached */
     if (rc != ASA_OK)
         return rc;
-    uint64_t at = asa_grain_of(found->word) * ASA_GRAIN + ASA_HEAD, n = found->head.nbytes;
+    uint64_t at = asa_grain_of(found->word) * ASA_GRAIN, n = ASA_HEAD + found->head.nbytes;
     const asa_word *from = (const asa_word *)(void *)(v->base + at);
-    uint64_t words = n / 8, lines = (words + 7) / 8, start = roll(&j->seed) % lines;
+    uint64_t words = (n + 7) / 8, lines = (words + 7) / 8, start = roll(&j->seed) % lines;
+    uint64_t stride = 1 + 2 * (roll(&j->seed) % 4); /* a prime or 1: it visits every line */
+    while (lines % stride == 0 && stride > 1)
+        stride -= 2;
     for (uint64_t i = 0; i < lines; i++) {
-        uint64_t line = (start + i) % lines;
+        uint64_t line = (start + i * stride) % lines;
         for (uint64_t k = 8 * line; k < 8 * line + 8 && k < words; k++) {
             uint64_t word = asa_load(&from[k]);
-            memcpy(buffer + 8 * k, &word, 8);
+            memcpy(copy + 8 * k, &word, 8);
         }
     }
-    if (j->protocol == LEASE)
-        return ASA_OK;
-    uint64_t tail;
-    memcpy(&tail, buffer + n - 8, 8);
-    uint64_t head;
-    memcpy(&head, buffer + 8, 8);
-    return head == tail ? ASA_OK : ASA_BUSY;
+    return ASA_OK;
+}
+
+/* REMOTE is the pool's own way over the network. The others are what it is not: a version at both
+ * ends of the body (SEQLOCK), and a look at the cell before the copy only, believed (LEASE). */
+static int other_get(asa_view *v, uint64_t id, asa_found *found, uint8_t *body, job *j)
+{
+    static _Thread_local uint8_t copy[ASA_HEAD + BODY_MAX + 8];
+    int rc = fetch(v, id, found, copy, j);
+    if (rc != ASA_OK)
+        return rc;
+    uint64_t n = found->head.nbytes, head, tail;
+    if (j->protocol == REMOTE && (rc = asa_prove(found->word, id, copy, sizeof copy)) == ASA_OK) {
+        memcpy(&found->head, copy, ASA_HEAD);
+        n = found->head.nbytes;
+    }
+    memcpy(body, copy + ASA_HEAD, n);
+    memcpy(&head, body + 8, 8);
+    memcpy(&tail, body + n - 8, 8);
+    return j->protocol == SEQLOCK && head != tail ? ASA_BUSY : rc;
 }
 
 static void judge(job *j, int rc, uint64_t id, const asa_found *found, const uint8_t *body)
@@ -96,7 +111,7 @@ static void *read_all(void *argument)
         asa_found found;
         uint64_t id = roll(&j->seed) % IDS;
         int rc = j->protocol == SUM ? asa_get(&view, id, &found, body, sizeof body)
-                                    : weak_get(&view, id, &found, body, j);
+                                    : other_get(&view, id, &found, body, j);
         judge(j, rc, id, &found, body);
     }
     return NULL;
@@ -166,7 +181,7 @@ static void by_processes(const char *name, int protocol, uint64_t deadline, uint
             _exit(0);
         }
     }
-    while (now_ns() < deadline && t->good < reads_max && (protocol == SUM || !t->wrong))
+    while (now_ns() < deadline && t->good < reads_max && (protocol <= REMOTE || !t->wrong))
         usleep(1000);
     t->stop = 1;
     for (int i = 0; i < READERS; i++) {
@@ -182,7 +197,7 @@ static void by_processes(const char *name, int protocol, uint64_t deadline, uint
            "%lu called corrupt\n", name, t->reads, t->good, t->absent, t->busy, t->wrong,
            t->corrupt);
     CHECK(t->good > 0 && t->corrupt == 0);
-    CHECK(protocol == SUM ? t->wrong == 0 : t->wrong > 0);
+    CHECK(protocol <= REMOTE ? t->wrong == 0 : t->wrong > 0);
     munmap(base, SIZE);
     munmap(t, ASA_PAGE);
 }
@@ -198,6 +213,7 @@ int main(int argc, char **argv)
 #else
     uint64_t reads_max = argc > 2 ? strtoull(argv[2], NULL, 10) : 1000000;
     by_processes("checksum and generation", SUM, now_ns() + seconds * second, reads_max);
+    by_processes("remote, lines in any order", REMOTE, now_ns() + seconds * second, reads_max);
     by_processes("baseline, version at head and tail", SEQLOCK, now_ns() + 20 * second, UINT64_MAX);
     by_processes("baseline, lease only", LEASE, now_ns() + 20 * second, UINT64_MAX);
 #endif
