@@ -69,6 +69,11 @@ def positions(segment: Outbox | Peer) -> Positions:
     return Positions(start[0], tail[0], tuple(cursors))
 
 
+def distance(position: int, later: int) -> int:
+    """Bytes from one position to a later one."""
+    return (later - position) & _WRAP
+
+
 def record_at(ring: Outbox | Peer, position: int, tail: int) -> Held:
     """The record that begins at `position`, below `tail`.
 

@@ -14,7 +14,6 @@ that was published, or with the record that says that the environments were lost
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from dsec.errors import LayoutError, RingInterrupted, RingTimeout
@@ -23,8 +22,10 @@ from dsec.ipc.frames import Constructed, Go, Phase, Role, Takeover
 from dsec.ipc.layout import FLAG_INFRA, FLAG_TRUNCATED, encode_spaces, ring_bytes
 from dsec.ipc.overflow import Spill
 from dsec.ipc.ring import FLAG_BOUNDARY, FLAG_END, KIND_ACTION, KIND_OBS
-from dsec.runners import heir_env, seeds
+from dsec.runners import seeds
 from dsec.runners.chaos import with_faults
+from dsec.runners.guard import Guard
+from dsec.runners.heir_env import Standing, take_over
 from dsec.runners.loop import (
     LOOK_EVERY,
     RING_SLICE_S,
@@ -33,28 +34,13 @@ from dsec.runners.loop import (
     live,
     serve_to_end,
 )
+from dsec.runners.protect import protect
 from dsec.runners.stage import Stage, as_reward, blamed, no_step
 from dsec.runners.transitions import GRAIN_BITS, ActionStream, EnvGrid
 from dsec.runners.wiring import Wiring
 
 _STEP = int(Phase.STEP)
 _NEVER = 1 << 62
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """Where a worker begins.
-
-    Attributes:
-        seq: the last observation published; -1 before the first.
-        ended: it was the stream's last.
-        lost: why the environments' state is lost, to be said in the record that follows (G4);
-            None where it is what it was after observation `seq`.
-    """
-
-    seq: int = -1
-    ended: bool = False
-    lost: dict[str, Any] | None = None
 
 
 def run(session: Session) -> None:
@@ -76,12 +62,12 @@ def run(session: Session) -> None:
         stage.close()
         raise
     if isinstance(frame, Takeover):
-        wiring, standing = heir_env.take_over(session, stage, frame, fds)
-        worker = EnvWorker(session, wiring, stage, Standing(*standing))
+        wiring, standing = take_over(session, stage, frame, fds)
+        worker = EnvWorker(session, wiring, stage, standing)
         serve_to_end(session, wiring, worker, Go(frame.policy_learns))
     else:
         wiring = session.connect(frame, fds)
-        live(session, wiring, EnvWorker(session, wiring, stage))
+        live(session, wiring, EnvWorker(session, wiring, stage, Standing()))
 
 
 class EnvWorker:
@@ -89,9 +75,7 @@ class EnvWorker:
 
     learns = False
 
-    def __init__(
-        self, session: Session, wiring: Wiring, stage: Stage, standing: Standing | None = None
-    ) -> None:
+    def __init__(self, session: Session, wiring: Wiring, stage: Stage, standing: Standing) -> None:
         start = session.start
         n = start.num_envs
         self._session = session
@@ -109,8 +93,9 @@ class EnvWorker:
         self._last = -(-start.steps // n) if start.steps else _NEVER
         self._interval = start.snapshot_interval or _NEVER
         self._next_mark = 0
-        self._standing = standing or Standing()
-        self._seq = max(0, self._standing.seq)
+        self._standing = standing
+        self._seq = max(0, standing.seq)
+        self._guard: Guard | None = None
 
     def serve(self, go: Go) -> int:
         """Publish observations until the stream ends; return the last one's sequence number."""
@@ -135,15 +120,35 @@ class EnvWorker:
         """Publish what comes before the first step that is served; return the last flags."""
         standing = self._standing
         self._session.phase = Phase.STEP
-        if standing.seq < 0:
-            return self._publish_first()
         if standing.ended:
             return FLAG_END
-        self._pass_by(standing.seq)
-        if standing.lost is not None:
-            return self._publish_loss(standing.seq, standing.lost)
-        self._next_mark = self._mark_after(standing.seq)
-        return 0
+        if standing.seq >= 0:
+            self._pass_by(standing)
+        published = 0
+        if standing.seq < 0:
+            published = self._publish_first()
+        elif standing.lost is not None:
+            published = self._publish_loss(standing.seq, standing.lost)
+        self._protect(standing)
+        self._next_mark = self._mark_after(self._seq)
+        return published
+
+    def _protect(self, standing: Standing) -> None:
+        """From here on the environments' state is kept, if it can be: they have all been reset."""
+        keeping, snapshot = standing.keeping, standing.snapshot
+        if keeping is None and standing.trusted:
+            self._outbox.enter(Phase.IDLE, self._seq)
+            keeping = protect(self._session, self._stage)
+        if keeping is None:
+            return
+        reader = self._actions.reader
+        sizes = self._record.fixed_bytes, (self._actions.layout.nbytes,)
+        guard = Guard(self._session, keeping, self._outbox, (reader,), *sizes)
+        if snapshot is not None:
+            guard.inherit(snapshot.own, (snapshot.first,), self._seq, snapshot.interval)
+        else:
+            guard.keep(self._seq, self._stage.episodes)
+        self._guard = guard
 
     def _publish_first(self) -> int:
         """Reset everything, each with its own seed, and publish observation 0."""
@@ -156,15 +161,16 @@ class EnvWorker:
         self._grid.flags[row] = 0
         return self._publish(0, irregular=self._variable or any(stage.infos), obs=views)
 
-    def _pass_by(self, n: int) -> None:
-        """Step over the actions before action n: observation n, which they led to, is published."""
+    def _pass_by(self, standing: Standing) -> None:
+        """Step over the actions that led to what is published; give back what no replay needs."""
         reader = self._actions.reader
         _, tail, _ = recall.positions(reader.peer)
         for held in recall.records(reader.peer, int(reader.c.read), tail):
-            if held.seq >= n:
+            if held.seq >= standing.seq:
                 break
             reader.next(0.0)
-        reader.release()
+        if standing.snapshot is None:
+            reader.release()
 
     def _publish_loss(self, n: int, lost: dict[str, Any]) -> int:
         """Answer action n with the record that says that its outcome is unknown (G4).
@@ -220,6 +226,7 @@ class EnvWorker:
         step = with_faults(self._stage.envs[0].step, session.start.chaos)
         settle = self._stage.settle
         n, next_mark = self._seq, self._next_mark
+        give_back = self._guard is None  # else the guard does, at its snapshots
         try:
             while True:
                 try:
@@ -253,7 +260,8 @@ class EnvWorker:
                     commit(seq, KIND_OBS, 0, fixed)
                     published = 0
                 n = seq
-                release()
+                if give_back:
+                    release()
                 if published & FLAG_END:
                     return
         except LayoutError as error:
@@ -266,7 +274,7 @@ class EnvWorker:
         session, outbox, reader = self._session, self._outbox, self._actions.reader
         fixed, step = self._record.fixed_bytes, with_faults(self._stage.step, session.start.chaos)
         read, views_of_action = self._actions.read, self._actions.views
-        variable = self._variable
+        unlike = self._variable or bool(self._actions.layout.variable)
         n = self._seq
         try:
             while True:
@@ -278,12 +286,13 @@ class EnvWorker:
                     n, read, actions, views, self._grid.reward[row], self._grid.flags[row]
                 )
                 published = 0
-                if irregular or variable or n + 1 == self._next_mark or session.attention:
-                    published = self._publish(n + 1, irregular or variable, views)
+                if irregular or unlike or n + 1 == self._next_mark or session.attention:
+                    published = self._publish(n + 1, irregular or self._variable, views)
                 else:
                     outbox.commit(n + 1, KIND_OBS, 0, fixed)
                 n += 1
-                reader.release()
+                if self._guard is None:
+                    reader.release()
                 if published & FLAG_END:
                     return
         finally:
@@ -302,12 +311,15 @@ class EnvWorker:
         flags = FLAG_BOUNDARY if n and n % self._interval == 0 else 0
         if n == self._last or session.draining or self._stage.episodes >= self._episodes_max:
             flags |= FLAG_END
-        self._next_mark = self._mark_after(n)
         tail = self._stage.encode_tail(obs) if irregular else b""
         session.commit(self._spill, n, KIND_OBS, flags, self._record.fixed_bytes, tail)
+        if self._guard is not None and not flags & FLAG_END:
+            self._guard.look(n, self._stage.episodes)
+        self._next_mark = self._mark_after(n)
         return flags
 
     def _mark_after(self, n: int) -> int:
         """The next observation after n that is not like all others."""
         ahead = (LOOK_EVERY - n % LOOK_EVERY, self._interval - n % self._interval)
-        return min(self._last, n + min(ahead))
+        mark = min(self._last, n + min(ahead))
+        return mark if self._guard is None else min(mark, self._guard.mark_after(n))

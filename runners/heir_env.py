@@ -1,64 +1,206 @@
 """What an env runner does when it takes over from a dead one, until it may publish.
 
-Where nothing of the dead one's state was kept, its environments are lost: the record after its
-last one says so (env.py publishes it, G4), and fresh episodes begin. This file writes to no ring.
+If the dead one kept its state, the environments are restored from its last snapshot and replay what
+came after it; if that comes out as it was published, nothing has been lost. Otherwise the record
+after its last one says that the environments were lost (env.py publishes it, G4), and fresh
+episodes begin. Until its predecessor is fenced this file writes to no ring.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from dsec.ipc import recall
-from dsec.ipc.frames import TakenOver, Takeover
+from dsec.errors import CorruptRingError, DsecError, SnapshotError
+from dsec.failover import keep
+from dsec.failover.keep import Snapshot
+from dsec.ipc import recall, segment
+from dsec.ipc.frames import Kept, Protection, Role, TakenOver, Takeover
+from dsec.ipc.layout import Layout
 from dsec.ipc.recall import Held
-from dsec.ipc.ring import FLAG_END
+from dsec.ipc.ring import FLAG_END, Peer
+from dsec.runners.failure import describe
+from dsec.runners.guard import Keeping
 from dsec.runners.loop import Session
+from dsec.runners.protect import bind
+from dsec.runners.replay_env import Replay
 from dsec.runners.stage import Stage
-from dsec.runners.wiring import Wiring
+from dsec.runners.wiring import Attachment, Wiring
+from dsec.runners.words import action_words
 
 NOTHING_KEPT = "nothing of the environment's state was kept"
-TRUNCATED = "the step was not to be tried again"
+NOT_AGAIN = "the step was not to be tried again"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a worker begins.
+
+    Attributes:
+        seq: the last observation published; -1 before the first.
+        ended: it was the stream's last.
+        lost: why the environments' state is lost, to be said in the record that follows (G4);
+            None where it is what it was after observation `seq`.
+        snapshot: what there is already, of the state that is retained.
+        keeping: takes the next ones; None where that is to be chosen.
+        trusted: it may be chosen: no codec has been found wrong.
+    """
+
+    seq: int = -1
+    ended: bool = False
+    lost: dict[str, Any] | None = None
+    snapshot: Snapshot | None = None
+    keeping: Keeping | None = None
+    trusted: bool = True
 
 
 def take_over(
-    session: Session, stage: Stage, frame: Takeover, fds: Sequence[int]
-) -> tuple[Wiring, tuple[int, bool, dict[str, Any] | None]]:
-    """Find where the dead one stopped, say TakenOver, and wait until it is fenced.
-
-    Returns:
-        The wiring, open for writing, and where to begin: the last observation published (-1 before
-        the first), whether it was the stream's last, and what to say of what was lost, if it was.
+    session: Session, stage: Stage, frame: Takeover, fds: list[int]
+) -> tuple[Wiring, Standing]:
+    """Restore and replay, say TakenOver, wait until the dead one is fenced, catch up with it.
 
     Raises:
         PeerError: a segment is not what it should be.
         RunnerExit: the kernel's end of the channel is closed.
     """
-    attachment = session.attach(frame, fds)
-    own = attachment.look()
-    last = recall.last_record(own)
-    session.channel.send(_answer(frame, last))
-    wiring = session.resume(attachment, policy_learns=frame.policy_learns)
-    # Until it was fenced the dead one may have published more.
-    last = recall.last_record(wiring.outbox)
-    own.close()
-    session.seq = last.seq if last else 0
-    if last is None or last.flags & FLAG_END:
-        return wiring, (last.seq if last else -1, last is not None, None)
-    lost = {"cause": frame.cause, "why": TRUNCATED if frame.truncate else NOTHING_KEPT}
-    return wiring, (last.seq, False, lost)
+    kept = segment.duplicate(fds[frame.kept]) if 0 <= frame.kept < len(fds) else -1
+    heir = _Heir(session, stage, session.attach(frame, fds), frame, kept)
+    session.channel.send(heir.answer())
+    wiring, kept = session.resume(heir.attachment, policy_learns=frame.policy_learns)
+    return wiring, heir.catch_up(kept)
 
 
-def _answer(frame: Takeover, last: Held | None) -> TakenOver:
-    """Before its first record nothing was lost, and after its last one nothing is needed."""
-    exact = last is None or bool(last.flags & FLAG_END)
-    why = "" if exact else TRUNCATED if frame.truncate else NOTHING_KEPT
-    return TakenOver(
-        exact=exact,
-        level="none",
-        seq=last.seq if last else -1,
-        replayed=0,
-        restore_ms=0.0,
-        replay_ms=0.0,
-        why=why,
-    )
+class _Heir:
+    """One attempt after the other to bring the environments to where the dead one's were."""
+
+    def __init__(
+        self, session: Session, stage: Stage, attachment: Attachment, frame: Takeover, kept: int
+    ) -> None:
+        self.attachment = attachment
+        self._session = session
+        self._stage = stage
+        self._frame = frame
+        self._kept = kept
+        self._own = attachment.look()
+        self._snapshot: Snapshot | None = None
+        self._why = NOT_AGAIN if frame.truncate else NOTHING_KEPT
+        self._keeping: Keeping | None = None
+        self._replay: Replay | None = None
+        self._restored_s = 0.0
+        self._wrong = False
+
+    def answer(self) -> TakenOver:
+        """Restore and replay what can be by now."""
+        last = recall.last_record(self._own)
+        needed = last is not None and not last.flags & FLAG_END
+        began = time.perf_counter()
+        if needed:
+            self._try()
+        ended = time.perf_counter()
+        restored = min(max(self._restored_s, began), ended)
+        return TakenOver(
+            exact=not needed or not self._why,
+            level="state" if self._replay else "none",
+            seq=last.seq if last else -1,
+            replayed=self._replay.replayed if self._replay else 0,
+            restore_ms=round((restored - began) * 1e3, 3),
+            replay_ms=round((ended - restored) * 1e3, 3),
+            why=self._why if needed else "",
+            action_last=self._action_words(last.seq) if last else "",
+        )
+
+    def catch_up(self, kept: int) -> Standing:
+        """After the fence: the dead one may have published and kept more before it was killed."""
+        if kept >= 0:
+            self._forget_kept()
+            self._kept = kept
+        last = recall.last_record(self._own)
+        standing = Standing(last.seq if last else -1, ended=bool(last and last.flags & FLAG_END))
+        if last is not None and not standing.ended:
+            standing = self._stand(last.seq)
+        self._own.close()
+        self._forget_kept()
+        self._session.seq = max(0, standing.seq)
+        return standing
+
+    def _stand(self, seq: int) -> Standing:
+        if self._replay is not None and not self._why:
+            self._guarded(self._replay.advance)
+        if self._why and not self._wrong:
+            self._try()
+        if not self._why:
+            return Standing(seq, snapshot=self._snapshot, keeping=self._keeping)
+        if self._replay is not None:
+            self._stage.rebuild()
+        if self._wrong:
+            unprotected = Protection("none", notes=(f"not restored exactly: {self._why}",))
+            self._session.channel.send(Kept(0, unprotected))
+        lost = {"cause": self._frame.cause, "why": self._why}
+        return Standing(seq, lost=lost, trusted=not self._wrong)
+
+    def _try(self) -> None:
+        """Restore the newest snapshot, if it is another than the last time, and replay."""
+        if self._frame.truncate or self._kept < 0:
+            return
+        try:
+            snapshot = keep.newest(self._kept)
+        except SnapshotError as error:
+            self._why = str(error)
+            return
+        if snapshot is None:
+            self._why = "no whole snapshot was kept"
+        elif self._snapshot is None or snapshot.seq != self._snapshot.seq:
+            self._snapshot, self._why = snapshot, ""
+            self._guarded(self._restore)
+
+    def _restore(self) -> None:
+        snapshot, stage = self._snapshot, self._stage
+        assert snapshot is not None, "found before this is called"
+        where = snapshot.seq, snapshot.own, snapshot.first
+        self._replay = Replay(stage, self.attachment, self._own, *where)
+        self._keeping, restore = bind(self._session, stage, snapshot.codec)
+        restore(snapshot.parts)
+        stage.episodes = snapshot.counted
+        stage.forget()
+        self._restored_s = time.perf_counter()
+        self._replay.advance()
+
+    def _guarded(self, do: Callable[[], None]) -> None:
+        """Whatever is raised in restored environments says that they are not what they were; but
+        for what a ring does not hold any more: a later snapshot may do without it."""
+        try:
+            do()
+        except CorruptRingError as error:
+            self._why = str(error)
+        except Exception as error:
+            self._wrong = True
+            info = describe(error)
+            raised = f"the restored environment raised {info.type}: {info.message}"
+            self._why = info.message if isinstance(error, DsecError) else raised
+
+    def _forget_kept(self) -> None:
+        if self._kept >= 0:
+            os.close(self._kept)
+            self._kept = -1
+
+    def _action_words(self, n: int) -> str:
+        """The action that the dead one had before it, if it had one."""
+        policy = self.attachment.peers[Role.POLICY]
+        held = _find(self._own, policy, n)
+        if held is None:
+            return ""
+        actions = Layout(self.attachment.action_space, self.attachment.num_envs, "action")
+        return action_words(actions, policy.buffer[held.offset : held.offset + held.nbytes])
+
+
+def _find(own: Peer, policy: Peer, n: int) -> Held | None:
+    """Action n, if it is published: my cursor on that ring stands at it or before it."""
+    _, tail, _ = recall.positions(policy)
+    cursor = recall.positions(own).cursors[policy.role]
+    try:
+        return next((held for held in recall.records(policy, cursor, tail) if held.seq == n), None)
+    except CorruptRingError:
+        return None

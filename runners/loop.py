@@ -131,33 +131,37 @@ class Session:
         """
         return Attachment(self.role, takeover.wire, fds)
 
-    def resume(self, attachment: Attachment, *, policy_learns: bool) -> Wiring:
+    def resume(self, attachment: Attachment, *, policy_learns: bool) -> tuple[Wiring, int]:
         """Wait until my predecessor is fenced, then open its outbox as mine.
 
         A Drain that comes meanwhile is obeyed afterwards: the stream wants its end from me.
+
+        Returns:
+            The wiring, and a descriptor of what the predecessor kept last, if that is a new one;
+            else -1.
 
         Raises:
             RunnerExit: the kernel's end of the channel is closed.
             FrameError: something else than Resume came.
         """
-        while not self._resumed():
-            pass
+        kept = self._await_resume()
         self.where = ""
         wiring = attachment.open()
         crash.attach(wiring.outbox)
         wiring.outbox.enter(Phase.IDLE, self.seq)
         wiring.follow(policy_learns=policy_learns)
         self.arm()
-        return wiring
+        return wiring, kept
 
-    def _resumed(self) -> bool:
-        frame, fds = await_frame(self.channel)
-        if isinstance(frame, Drain):
-            self.draining, self.fenced = True, frame.fenced
-            return False
-        if isinstance(frame, Resume):
-            return True
-        raise _out_of_place(frame, fds, "Resume")
+    def _await_resume(self) -> int:
+        while True:
+            frame, fds = await_frame(self.channel)
+            if isinstance(frame, Drain):
+                self.draining, self.fenced = True, frame.fenced
+            elif isinstance(frame, Resume) and len(fds) == (frame.kept >= 0):
+                return fds[0] if fds else -1
+            else:
+                raise _out_of_place(frame, fds, "Resume")
 
     def arm(self) -> None:
         """From now on a frame interrupts waits on rings."""

@@ -28,6 +28,7 @@ from dsec.ipc.frames import (
     Done,
     EnvSettings,
     Failed,
+    FailoverSettings,
     Fork,
     Forked,
     Go,
@@ -121,7 +122,9 @@ class Runner:
         found = []
         with suppress(ChannelClosed):
             while True:
-                found.append(self.channel.recv(timeout_s)[0])
+                frame, fds = self.channel.recv(timeout_s)
+                found.append(frame)
+                list(map(os.close, fds))
         return found
 
     def kill(self) -> None:
@@ -266,6 +269,7 @@ class AgentPlan:
     snapshot_interval: int = 50
     ring_slots: int = 64
     limits: dict[str, int] = field(default_factory=dict)
+    failover: FailoverSettings = field(default_factory=FailoverSettings)
 
     def start(self, role: Role) -> Start:
         entry = {Role.POLICY: self.policy, Role.REWARD: self.reward}.get(role, "")
@@ -284,6 +288,7 @@ class AgentPlan:
             snapshot_interval=self.snapshot_interval,
             ring_slots=self.ring_slots,
             limits=self.limits,
+            failover=self.failover,
         )
 
 

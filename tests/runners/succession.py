@@ -73,7 +73,7 @@ class Succession:
     def collect(self, role: Role, runner: Runner | None = None) -> None:
         """Take what the runner has told and nobody has read."""
         runner = runner or self.agent.runners[role]
-        with suppress(ChannelTimeout):
+        with suppress(ChannelTimeout, ChannelClosed):
             while True:
                 frame, fds = runner.channel.recv(0.0)
                 assert isinstance(frame, Kept), frame
@@ -104,9 +104,14 @@ class Succession:
         answer = spare.expect(TakenOver)
         before_resume()
         fence(old)
-        with suppress(ChannelClosed):
-            self.collect(role, old)
-        spare.channel.send(Resume())
+        known = self._kept.get(role)
+        self.collect(role, old)
+        if known == self._kept.get(role):
+            spare.channel.send(Resume())
+        else:  # it kept something new while its successor was at work
+            fd = segment.readonly(self._kept[role][1])
+            spare.channel.send(Resume(kept=0), (fd,))
+            os.close(fd)
         agent.runners[role] = spare
         if old not in self._forked:
             self._close(old)

@@ -255,6 +255,14 @@ class Deaf(Line):
         return super().step(action)
 
 
+class Moody(Line):
+    """Its rewards are its process' pid: no state that could be captured."""
+
+    def step(self, action: Any) -> Any:
+        obs, _, terminated, truncated, info = super().step(action)
+        return obs, float(os.getpid()), terminated, truncated, info
+
+
 class Reusing(Line):
     """Returns the same array every time, as some simulators do."""
 

@@ -1,0 +1,69 @@
+"""How the state of an agent's environments is kept: which codec, and what to say where none is.
+
+The codecs and their self-check are `dsec.failover.codecs`'; this file binds one to each environment
+of a stage, so that a snapshot is one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from dsec.failover.codecs import Codec, codec_named, find_codec
+from dsec.ipc.frames import Kept, Protection
+from dsec.runners import seeds
+from dsec.runners.guard import Keeping, StateKeeping
+from dsec.runners.loop import Session
+from dsec.runners.stage import Stage
+
+Restore = Callable[[Sequence[bytes | memoryview]], None]
+WITH_STATE: Final = ("auto", "state")
+
+
+def protect(session: Session, stage: Stage) -> Keeping | None:
+    """Choose how these environments' state is kept, by the settings and by what is possible.
+
+    They must have been reset. The kernel is told what was chosen, and why no more.
+    """
+    standby = session.start.failover.standby
+    if standby not in WITH_STATE:
+        return None
+    seed = seeds.derive(session.start.seed, "protection")
+    codec, notes = find_codec(stage.envs[0], seed=seed)
+    keeping: Keeping | None = None
+    chosen = Protection("none", notes=notes)
+    if codec is not None:
+        keeping, _ = _bound(session, stage, codec.name, notes)
+        chosen = Protection(keeping.level, keeping.codec, notes=notes)
+    session.channel.send(Kept(0, chosen))
+    return keeping
+
+
+def bind(session: Session, stage: Stage, codec: str) -> tuple[Keeping, Restore]:
+    """The codec of this name for the environments of a stage.
+
+    Raises:
+        SnapshotError: there is no such codec for them.
+    """
+    return _bound(session, stage, codec, ())
+
+
+def _bound(
+    session: Session, stage: Stage, name: str, notes: tuple[str, ...]
+) -> tuple[Keeping, Restore]:
+    codecs: list[Codec] = [codec_named(name, env) for env in stage.envs]
+    if len(codecs) == 1:
+        only = codecs[0].capture
+
+        def capture() -> Sequence[bytes]:
+            return (only(),)
+    else:
+
+        def capture() -> Sequence[bytes]:
+            return [codec.capture() for codec in codecs]
+
+    def restore(parts: Sequence[bytes | memoryview]) -> None:
+        for codec, part in zip(codecs, parts, strict=True):
+            codec.restore(part)
+
+    return StateKeeping(session, capture, name, notes), restore

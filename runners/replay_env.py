@@ -1,0 +1,153 @@
+"""Doing again, in restored environments, what a dead env runner did since its snapshot.
+
+The actions are in the policy's ring, which the dead one had not given back, and what it published
+is in its own. Every step is done by the very code that does it in a run (stage.py), into memory of
+this process, and compared byte for byte: rewards, ends, observations, terminal observations. Infos
+are not compared; they may hold times. Both rings are only read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dsec.errors import CorruptRingError, SnapshotError
+from dsec.ipc import overflow, recall
+from dsec.ipc.frames import Role
+from dsec.ipc.layout import FLAG_INFRA, Layout
+from dsec.ipc.leaves import Slots
+from dsec.ipc.recall import Held
+from dsec.ipc.ring import FLAG_OVERFLOW, KIND_ACTION, KIND_OBS, Peer
+from dsec.ipc.segment import role_name
+from dsec.runners.stage import Stage
+from dsec.runners.transitions import GRAIN_BITS, HEAD_BYTES, EnvGrid, Grid, peers_fault
+from dsec.runners.wiring import Attachment
+
+
+class Replay:
+    """The environments of `stage`, restored to a snapshot, on their way to what was published.
+
+    Args:
+        own: the dead one's outbox.
+        seq, position: the last record before the snapshot, and where it ends.
+        action: where action `seq` begins in the policy's ring.
+
+    Attributes:
+        seq: the last observation that was replayed.
+        replayed: how many transitions.
+    """
+
+    def __init__(
+        self, stage: Stage, attachment: Attachment, own: Peer, seq: int, position: int, action: int
+    ) -> None:
+        n = attachment.num_envs
+        self._stage = stage
+        self._own, self._policy = own, attachment.peers[Role.POLICY]
+        self._published = EnvGrid(own, attachment.observation_space, n)
+        record = self._published.record
+        self._record = record
+        self._made = record.views(bytearray(record.fixed_bytes))
+        self._actions = Layout(attachment.action_space, n, "action")
+        views = self._actions.views(self._policy.buffer, HEAD_BYTES)
+        self._grid = Grid(self._policy, views)
+        self.seq, self._position, self._action = seq, position, action
+        self.replayed = 0
+
+    def advance(self) -> None:
+        """Replay everything that is published by now.
+
+        Raises:
+            SnapshotError: what came of it is not what was published; says what differs.
+            CorruptRingError: a ring does not hold any more what is needed.
+            PeerError: a ring does not hold what it must.
+            Exception: whatever an environment raised.
+        """
+        _, tail, _ = recall.positions(self._own)
+        for held in recall.records(self._own, self._position, tail):
+            action = self._action
+            try:
+                self._repeat(held)
+            except Exception:
+                self._still_there(held.position, action)
+                raise
+            self.seq, self._position = held.seq, held.end
+            self.replayed += 1
+
+    def _still_there(self, position: int, action: int) -> None:
+        """Who is not fenced yet may have kept a later snapshot and gone round its ring since, or
+        let the policy do so: then what came out wrong was compared with something else.
+
+        Raises:
+            CorruptRingError: it has.
+        """
+        for ring, at in ((self._own, position), (self._policy, action)):
+            _, tail, _ = recall.positions(ring)
+            if recall.distance(at, tail) > ring.capacity // 2:  # the next claim may reach so far
+                raise CorruptRingError(
+                    f"{role_name(ring.role)} segment: position {at} has been written over"
+                )
+
+    def _repeat(self, held: Held) -> None:
+        n = self.seq
+        if held.seq != n + 1 or held.kind != KIND_OBS:
+            raise SnapshotError(f"record {held.seq} follows the snapshot's, where {n + 1} was due")
+        row = held.offset >> GRAIN_BITS
+        if self._published.flags[row, 0] & FLAG_INFRA:
+            raise SnapshotError(f"the environments were lost after observation {n}")
+        made, stage = self._made, self._stage
+        actions = self._take_action(n)
+        irregular = stage.step(n, self._read, actions, made.obs, made.reward, made.flags)
+        published, record = self._published, self._record
+        for what, mine, theirs in (
+            ("reward", made.reward, published.reward[row]),
+            ("end", made.flags, published.flags[row]),
+            ("observation", made.obs, published.obs.pick(row)),
+        ):
+            if not _same(mine, theirs):
+                raise SnapshotError(f"the {what} of transition {n} came out differently")
+        told = held.nbytes > record.fixed_bytes
+        # What lay beside the ring may be overwritten by now; the fixed part has been compared.
+        if (irregular or told or record.layout.variable) and not held.flags & FLAG_OVERFLOW:
+            self._compare_tail(n, held)
+        stage.forget()
+
+    def _take_action(self, n: int) -> Any:
+        """The views of action n, and on to the next one."""
+        _, tail, _ = recall.positions(self._policy)
+        held = recall.record_at(self._policy, self._action, tail)
+        fixed = self._actions.nbytes
+        fits = held.nbytes >= fixed if self._actions.variable else held.nbytes == fixed
+        if held.seq != n or held.kind != KIND_ACTION or not fits:
+            raise peers_fault(Role.POLICY, f"seq {held.seq} where action {n} was due")
+        self._action = held.end
+        views = self._grid.pick(held.offset >> GRAIN_BITS)
+        if self._actions.variable:
+            policy = self._policy
+            tail_bytes = overflow.tail(policy, held.flags, held.offset, held.nbytes, fixed)
+            self._actions.unpack(views, tail_bytes)
+        return views
+
+    def _read(self, views: Any, i: int) -> Any:
+        return self._actions.read(views, i)
+
+    def _compare_tail(self, n: int, held: Held) -> None:
+        record, stage = self._record, self._stage
+        fixed = record.fixed_bytes
+        there = overflow.tail(self._own, held.flags, held.offset, held.nbytes, fixed)
+        mine = record.layout.pack(self._made.obs)
+        if there[: len(mine)] != mine:
+            raise SnapshotError(f"the observation of transition {n} came out differently")
+        finals, _ = record.decode_extras(there[len(mine) :])
+        silent: list[dict[str, Any]] = [{} for _ in stage.infos]
+        if record.encode_extras(finals, silent) != record.encode_extras(stage.finals, silent):
+            raise SnapshotError(f"the terminal observation of transition {n} came out differently")
+
+
+def _same(mine: Any, theirs: Any) -> bool:
+    """Whether two trees of views hold the same bytes; variable leaves are compared elsewhere."""
+    if isinstance(mine, dict):
+        return all(_same(mine[key], theirs[key]) for key in mine)
+    if isinstance(mine, tuple):
+        return all(_same(a, b) for a, b in zip(mine, theirs, strict=True))
+    if isinstance(mine, Slots):
+        return True
+    return bool(mine.tobytes() == theirs.tobytes())
