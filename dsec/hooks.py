@@ -32,8 +32,10 @@ class Hooks(Protocol):
         external policy reads the reward ring (see `Go.policy_learns`)."""
         return False
 
-    def disk(self, message: str) -> None:
-        """The recorder can't write, and why; empty when it can again."""
+    def disk(self, state: str, message: str) -> None:
+        """What became of the recorder's writing, and why. `state` is `full` (it waits for room),
+        `ok` (it had to wait and goes on), `lasting` (it has given up: the recording ends there) or
+        `lost` (what was recorded isn't there any more)."""
 
     def note(self, event: str, **fields: Any) -> None:
         """Something for the log, such as a zygote's restart."""

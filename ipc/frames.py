@@ -307,10 +307,12 @@ class Progress(Frame, tag="progress", frozen=True):
 
 
 class DiskFull(Frame, tag="disk_full", frozen=True):
-    """The recorder can't write and retries; `lasting` says that it gave up after disk_wait_s."""
+    """The recorder can't write and retries; `lasting` says that it gave up after disk_wait_s,
+    `lost` that what it has written isn't there any more: somebody removed or moved it."""
 
     message: str
     lasting: bool
+    lost: bool = False
 
 
 class DiskOk(Frame, tag="disk_ok", frozen=True):

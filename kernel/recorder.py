@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 SILENCE_MAX_S = 30.0
 FINISH_MAX_S = 3600.0
+STOPPED_TICKS_MAX = 8  # while the run ends; ticks, for those who stop it may stop us, too
+LAST_LIFE_S = 1.0
 
 
 class Recorder(Server):
@@ -44,6 +46,8 @@ class Recorder(Server):
         self._finish_at = 0.0
         self._heard = 0
         self._pulse = Pulse()
+        self._last = False
+        self._stopped_ticks = 0
 
     def make(self, epoch: int) -> Runner:
         """One incarnation, with what it gets first."""
@@ -74,7 +78,13 @@ class Recorder(Server):
                 self.run.died(death)
 
     def ended(self, death: Death | None) -> None:
-        """It is over."""
+        """It is over. Where that is because it died too often it gets one last life, to take what
+        the fenced writers have left, so that recording and totals are whole all the same."""
+        if death is not None and self.was_up and self.over == death.cause and not self._last:
+            self._last, self.over = True, ""
+            self.run.recorder_failed(death, settling=False)
+            self.run.later(LAST_LIFE_S, self.start)
+            return
         done = self.runner.said.get(frames.RecorderDone) if self.runner is not None else None
         self.run.recorder_ended(done, death)
 
@@ -110,13 +120,14 @@ class Recorder(Server):
                         agent.report.count(each)
                 run.hooks.progress(run.report)
             case frames.DiskFull():
-                self.disk_full = "" if frame.lasting else frame.message
-                run.hooks.disk(frame.message)
-                if frame.lasting:
+                state = "lost" if frame.lost else "lasting" if frame.lasting else "full"
+                self.disk_full = frame.message if state == "full" else ""
+                run.hooks.disk(state, frame.message)
+                if state != "full":
                     run.fail("machine", frame.message)
             case frames.DiskOk():
                 self.disk_full = ""
-                run.hooks.disk("")
+                run.hooks.disk("ok", "")
             case frames.Corrupt() if frame.agent in run.agents:
                 run.agents[frame.agent].corrupt(frame.message)
             case frames.Wired() | frames.Finished() if frame.agent in run.agents:
@@ -147,6 +158,9 @@ class Recorder(Server):
         owes = owes or self.finishing
         if self._pulse.beats(stat.state, stat.cpu_ticks, self._heard, owes=owes) or self.disk_full:
             self.run.arm(runner, Phase.IDLE, SILENCE_MAX_S)
+        self._stopped_ticks = self._stopped_ticks + 1 if stat.state == "T" else 0
+        if self.run.reason and self._stopped_ticks > STOPPED_TICKS_MAX:
+            runner.hang("stopped (SIGSTOP) while the run ends")
         late = self.run.deadlines.lateness.after(self._finish_at)
         if self.finishing and now - self._finish_at - late > FINISH_MAX_S:
             runner.hang(f"took longer than {FINISH_MAX_S:g} s to finish")

@@ -160,14 +160,19 @@ class Supervisor:
         """The recorder has finished, or won't be started again."""
         self.recorder = None
         if death is not None:
-            whose = "machine" if death.short_of_memory else "internal"
-            self.fail(whose, f"the recorder is gone: {death.cause}")
-            self._end_agents(AgentEvent.FENCE)  # nobody empties the rings, so nobody could drain
+            self.recorder_failed(death)
         elif done is not None:
             self.report.files = done.files
             if done.message:
                 self.hooks.note("recorder", message=done.message)
         self.look_over()
+
+    def recorder_failed(self, death: Death, *, settling: bool = True) -> None:
+        """Nobody empties the rings any more, so nobody could drain. Agents that settle may wait
+        for a last life of the recorder."""
+        outside = death.kind == "spawn" or death.short_of_memory
+        self.fail("machine" if outside else "internal", f"the recorder is gone: {death.cause}")
+        self._end_agents(AgentEvent.FENCE, settling)
 
     def look_over(self) -> None:
         """End the run if nothing is left to do."""

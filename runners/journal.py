@@ -164,6 +164,17 @@ class JournalWriter:
             raise kind(f"can't write the journal {self.path}: {error.strerror}") from None
         self.end = position
 
+    def gone(self) -> str:
+        """What became of the file, should it not be the one at its path any more; else empty. No
+        write notices that."""
+        try:
+            there, mine = self.path.stat(), os.fstat(self._fd)
+        except OSError as error:
+            return f"the journal {self.path} is gone: {error.strerror}"
+        if (there.st_dev, there.st_ino) != (mine.st_dev, mine.st_ino):
+            return f"the journal {self.path} is gone: another file is in its place"
+        return ""
+
     def sync(self) -> None:
         """Have everything appended so far on the disk itself.
 

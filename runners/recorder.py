@@ -13,6 +13,7 @@ which kills the process if that takes longer: a disk may hang for ever.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import signal
@@ -56,6 +57,7 @@ from dsec.runners.journal import FILE_NAME, DiskError, JournalReader, JournalWri
 from dsec.runners.track import Track
 
 PROGRESS_EVERY_S: Final = 0.2
+JOURNAL_EVERY_S: Final = 1.0
 PROGRESS_BYTES_MAX: Final = 64 * 1024
 SEND_RETRY_S: Final = 0.02
 FRAMES_PER_LOOK_MAX: Final = 64
@@ -82,6 +84,7 @@ class Recorder:
         self._unreadable: set[str] = set()
         self._outgoing: deque[AnyFrame] = deque()
         self._progress_due_s = 0.0
+        self._journal_due_s = 0.0
         self._finishing = False
         self._orphaned = orphaned
         self._poll = select.poll()
@@ -105,6 +108,7 @@ class Recorder:
                 self._control()
                 self._committer.work()
                 self._tell_progress()
+                self._look_for_journal()
             self._finish()
         except ChannelClosed:
             self._orphaned.set()
@@ -208,6 +212,17 @@ class Recorder:
                 chunk.append(track.progress())
                 size += 64 + 4 * len(track.name)
 
+    def _look_for_journal(self) -> None:
+        """Notice soon, and once, that somebody has taken the journal away. What comes now is still
+        written, into the file without a name, so that the agents can drain."""
+        now = time.monotonic()
+        if self._journal is None or now < self._journal_due_s:
+            return
+        self._journal_due_s = now + JOURNAL_EVERY_S
+        if why := self._journal.gone():
+            self._journal_due_s = math.inf
+            self._outgoing.append(DiskFull(why, lasting=True, lost=True))
+
     def _finish(self) -> None:
         """Close the journal, convert it, and say what became of it."""
         self._send_all()
@@ -255,7 +270,8 @@ class Recorder:
                 return (FILE_NAME,), f"the recording stays a journal{why}"
         except JournalError as error:
             said = f"the recording is lost: {error}"
-            self._outgoing.append(DiskFull(said, lasting=True))  # which is no run that went well
+            # Which is no run that went well.
+            self._outgoing.append(DiskFull(said, lasting=True, lost=True))
             return (), said
 
 

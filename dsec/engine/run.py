@@ -30,6 +30,7 @@ from dsec.engine.diagnose import (
 )
 from dsec.engine.plan import make_spec, quotas
 from dsec.engine.progress import Meter, Snapshot
+from dsec.engine.recount import recount
 from dsec.engine.stop import StopSignals
 from dsec.engine.summary import Exit, details, exit_code, totals
 from dsec.errors import ConfigError, DsecError, MachineError
@@ -172,13 +173,16 @@ def _run(options: RunOptions, view: View, claimed: list[rundir.RunDir]) -> Outco
     if problems and not any(agent.steps for agent in report.agents.values()):
         directory.discard()
         return _failed(ConfigError(problems), None)
+    if not report.files:
+        recount(report, directory.path)
     numbers = totals(report, str(directory.path), ledger)
     code = Exit.CONFIG if problems else exit_code(report)
-    directory.write_json(
-        "summary.json",
-        {**numbers, "exit_code": int(code), "failure": report.failure, **details(report, ledger)},
-    )
     error = ConfigError(problems) if problems else _failure(report, code)
+    said = {**numbers, "exit_code": int(code), "failure": report.failure}
+    try:
+        directory.write_json("summary.json", {**said, **details(report, ledger)})
+    except MachineError as unwritten:  # whoever reads the output has the numbers all the same
+        code, error = Exit.MACHINE, error or unwritten
     return Outcome(code, numbers, error, report)
 
 
@@ -285,6 +289,14 @@ def _living(supervisor: Supervisor) -> footprint.Living:
     return living
 
 
+_DISK = {
+    "full": ("warning", "disk full: recording waits"),
+    "ok": ("info", "disk: recording goes on"),
+    "lasting": ("error", "disk full: recording has ended"),
+    "lost": ("error", "the recording is gone"),
+}
+
+
 def _make_hooks(view: View, spec: RunSpec) -> Any:
     from dsec.hooks import Hooks
     from dsec.ipc.logs import file_name
@@ -328,11 +340,9 @@ def _make_hooks(view: View, spec: RunSpec) -> Any:
             # What a dry run writes is gone when somebody looks for it.
             view.death(death, advice(death), "" if spec.dry else str(logs / name))
 
-        def disk(self, message: str) -> None:
-            if message:
-                view.log("warning", "disk full: recording waits", reason=message)
-            else:
-                view.log("info", "disk: recording goes on")
+        def disk(self, state: str, message: str) -> None:
+            level, event = _DISK[state]
+            view.log(level, event, **({"reason": message} if message else {}))
 
         def note(self, event: str, **fields: Any) -> None:
             view.log("info", event, **fields)

@@ -67,6 +67,38 @@ def test_a_disk_that_gets_room_again_costs_nothing_but_time(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.guarantee("G2", "G8")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupt_does_not_wait_for_a_disk_longer_than_a_drain_lasts(
+    tmp_path: Path, number: int
+) -> None:
+    """However long a full disk would be waited for otherwise; and the run ends whole, and says so.
+    One agent stands at its full rings, the other has a second of room left."""
+    out = tmp_path / "run"
+    agents = [
+        runs.walker("wide", width=WIDE, ipc={"ring_slots": 64}),
+        runs.walker("narrow", ipc={"ring_slots": 4096}),
+    ]
+    config = runs.write_config(
+        tmp_path / "config.yaml", agents, steps=2_000_000, record={"disk_wait_s": 600_000.0}
+    )
+    with watchdog.Watched(
+        runs.argv(config, out), tmp_path / "streams", prepare=limit_files
+    ) as program:
+        program.until(lambda: "disk full" in program.stderr, 90, "word of the full disk")
+        reached = runs.committed(out)
+        program.send(number)
+        assert program.wait(60) == 3, program.tails()
+        summary = runs.summary_of(program.stdout)
+        assert "dsec-kernel: the disk is full: " in program.stderr
+        assert "killing all" not in program.stderr
+    held = runs.check_journal(out)
+    assert all(held[name] >= steps for name, steps in reached.items())
+    assert summary["steps"] == sum(held.values())
+    assert summary["error"]["kind"] == "machine"
+
+
+@pytest.mark.slow
 def test_a_second_interrupt_ends_the_waiting_for_a_disk(tmp_path: Path) -> None:
     """The first one waits, as configured, for room to write down what was done."""
     out = tmp_path / "run"
