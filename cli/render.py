@@ -193,7 +193,7 @@ def death_lines(death: Death, advice: str, log: str) -> list[str]:
 def failover_line(failover: Failover) -> str:
     """A failover on one line: who, why, how it went on, and how long it was away."""
     told = failover.death
-    seq = f" at record {failover.seq:,}" if failover.seq >= 0 else ""
+    seq = f" after record {failover.seq:,}" if failover.seq >= 0 else ""
     if failover.exact:
         replayed = counted(failover.replayed, "step")
         went_on = f"went on exactly ({failover.level}, {replayed} replayed)"

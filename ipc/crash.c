@@ -2,9 +2,9 @@
  *
  * Runs inside a signal handler on its own stack: no allocation, no lock, no stdio. The record goes
  * first, then a Crashing frame on the control channel (the supervisor acts on it while this process
- * is still being torn down), then one line and the native stack to stderr, then the signal goes on to whoever was installed before
- * (faulthandler, which prints the Python stack) or to its default action, so that the exit status
- * stays the signal.
+ * is still being torn down), then one line and the native stack to stderr, then the signal goes on
+ * to whoever was installed before (faulthandler, which prints the Python stack) or to its default
+ * action, so that the exit status stays the signal.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -29,7 +29,7 @@ static const int fatal[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 
 static struct sigaction before[FATAL_COUNT];
 static dsec_page *_Atomic record_page; /* my outbox, once there is one */
-static _Atomic int control_fd = -1; /* the control channel, on which this process' end is announced */
+static _Atomic int control_fd = -1; /* the control channel: it hears of this process' end */
 static _Atomic int dying_thread; /* the thread that writes the record; 0 = nobody is dying */
 static int armed;
 static dsec_outbox *attached; /* the handle of record_page, which a forked child must not have */
@@ -84,8 +84,8 @@ static void write_line(const dsec_crash_info *info)
     (void)written;
 }
 
-/* Say Crashing, as frames.py encodes it: a msgpack map of two, with a small number at its end. It is
- * one datagram, so it can't come apart; where the channel is full the exit must do. */
+/* Say Crashing, as frames.py encodes it: a msgpack map of two, with a small number at its end. It
+ * is one datagram, so it can't come apart; where the channel is full the exit must do. */
 static void announce(int signo)
 {
     char frame[] = "\x82\xa1t\xa8" "crashing\xa6" "signal?";

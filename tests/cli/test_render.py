@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from dsec.cli import render
-from dsec.engine import AgentReport, Death, Exit, Outcome, RunReport, Snapshot, totals
+from dsec.engine import AgentReport, Death, Exit, Failover, Outcome, RunReport, Snapshot, totals
 from dsec.errors import ConfigError, Diagnostic, MachineError
 from dsec.ipc.frames import ErrorInfo, Phase, Role
 
@@ -269,3 +269,53 @@ def test_a_name_that_looks_like_markup_is_shown_as_it_is() -> None:
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(render.progress_table(snapshot(agents=(agent,)), 100))
     assert "[red]代理[/red]" in console.export_text()
+
+
+def failover(**changes: object) -> Failover:
+    death = Death("cartpole-003", Role.ENV, 0, 9, "killed by SIGSEGV in step", "signal", signal=11)
+    given: dict[str, object] = {
+        "agent": "cartpole-003",
+        "role": Role.ENV,
+        "epoch": 1,
+        "death": death,
+        "tried": (),
+        "level": "state",
+        "exact": True,
+        "why": "",
+        "poisoned": False,
+        "seq": 1812,
+        "action_last": "1",
+        "replayed": 1,
+        "detect_ms": 0.1,
+        "fence_ms": 1.0,
+        "restore_ms": 0.3,
+        "replay_ms": 0.2,
+        "total_ms": 2.345,
+    }
+    return Failover(**(given | changes))  # type: ignore[arg-type]
+
+
+def test_a_failover_is_one_line() -> None:
+    assert render.failover_line(failover()) == (
+        "FAILOVER cartpole-003 env: killed by SIGSEGV in step after record 1,812; "
+        "went on exactly (state, 1 step replayed); 2.3 ms"
+    )
+    lost = failover(exact=False, seq=-1, why="observation 7 came out\notherwise")
+    assert render.failover_line(lost) == (
+        "FAILOVER cartpole-003 env: killed by SIGSEGV in step; "
+        "episode ended by infrastructure (observation 7 came out\\notherwise); 2.3 ms"
+    )
+    poisoned = render.failover_line(failover(exact=False, poisoned=True))
+    assert "(the same step was fatal twice)" in poisoned
+
+
+def test_failovers_have_a_line_at_the_end_of_a_run() -> None:
+    report = RunReport({"cartpole-003": AgentReport("cartpole-003", "c", "done", 100)}, seconds=1.0)
+    for exact in (True, True, False):
+        report.count(failover(exact=exact))
+    outcome = Outcome(Exit.DONE, totals(report, "/r"), report=report)
+    assert (
+        "3 failovers: p50 2.3 ms, p99 2.3 ms; 2 exact; 1 episode ended by infrastructure"
+        in render.outcome_lines(outcome)
+    )
+    assert "3 failovers" in render.progress_line(snapshot(failovers=3))

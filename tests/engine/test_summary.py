@@ -11,9 +11,9 @@ import pytest
 from dsec.engine.advice import advice
 from dsec.engine.plan import Quota
 from dsec.engine.progress import WINDOW_S, Meter
-from dsec.engine.summary import Exit, details, exit_code, totals
+from dsec.engine.summary import Exit, details, exit_code, percentile, totals
 from dsec.ipc.frames import ErrorInfo, Phase, Role
-from dsec.report import AgentReport, Death, RunReport
+from dsec.report import FAILOVERS_WHOLE, AgentReport, Death, Failover, RunReport
 
 KEYS = [
     "agents",
@@ -159,3 +159,74 @@ def test_every_death_has_its_advice(changes: dict[str, object], words: str) -> N
     said = advice(death(**changes))
     assert words in said
     assert bool(said) == bool(words)
+
+
+def failover(total_ms: float = 2.0, **changes: object) -> Failover:
+    given: dict[str, object] = {
+        "agent": "a",
+        "role": Role.ENV,
+        "epoch": 1,
+        "death": death(stderr_tail="a stack"),
+        "tried": (),
+        "level": "state",
+        "exact": True,
+        "why": "",
+        "poisoned": False,
+        "seq": 41,
+        "action_last": "1",
+        "replayed": 7,
+        "detect_ms": 0.5,
+        "fence_ms": 1.0,
+        "restore_ms": 0.25,
+        "replay_ms": 0.125,
+        "total_ms": total_ms,
+    }
+    return Failover(**(given | changes))  # type: ignore[arg-type]
+
+
+def test_failovers_are_counted_and_measured_and_are_no_failure() -> None:
+    run = report(AgentReport("a", "a", "done"))
+    for number in range(1, 101):
+        run.count(failover(float(number)))
+    numbers = totals(run, "/r")
+    assert (numbers["failovers"], numbers["deaths"]) == (100, 100)
+    assert numbers["failover_ms"] == {"p50": 50.0, "p99": 99.0}
+    assert exit_code(run) is Exit.DONE
+    assert run.agents["a"].failovers == 100
+
+
+def test_each_failover_is_one_whole_event() -> None:
+    run = report(AgentReport("a", "a", "done"))
+    run.count(failover(detect_ms=None, seq=-1, tried=("killed by SIGKILL while idle",)))
+    [event] = details(run, None)["failovers_in_order"]
+    assert json.loads(json.dumps(event)) == event
+    assert (event["role"], event["level"], event["exact"]) == ("env", "state", True)
+    assert (event["seq"], event["action_last"], event["replayed"]) == (None, "1", 7)
+    assert event["ms"] == {
+        "detect": None,
+        "fence": 1.0,
+        "restore": 0.25,
+        "replay": 0.125,
+        "total": 2.0,
+    }
+    assert event["tried"] == ["killed by SIGKILL while idle"]
+    assert event["death"]["stderr_tail"] == "a stack"
+
+
+def test_of_very_many_failovers_only_the_figures_are_kept() -> None:
+    run = report(AgentReport("a", "a", "done"))
+    for _ in range(FAILOVERS_WHOLE + 1):
+        run.count(failover())
+    assert run.failovers[-2].death.stderr_tail == "a stack"
+    assert run.failovers[-1].death.stderr_tail == ""
+    assert run.failovers[-1].death.cause == "c"
+
+
+@pytest.mark.parametrize(
+    ("values", "share", "value"),
+    [([], 0.5, None), ([3.0], 0.99, 3.0), ([4.0, 1.0, 3.0, 2.0], 0.5, 2.0), ([1.0, 2.0], 1.0, 2.0)],
+)
+def test_a_percentile_is_one_of_the_values(
+    values: list[float], share: float, value: float | None
+) -> None:
+    assert percentile(values, share) == value
