@@ -93,8 +93,9 @@ class Start(Frame, tag="start", frozen=True):
 
     `seed` is the agent's own 128-bit seed as 32 hex digits, derived from the run's seed and the
     agent's name; each role derives its streams from it. `steps` and `episodes` are this agent's
-    quota (0 = no bound on that count). `limits` holds `open_files` and `memory_mb`. `chaos` is
-    the chance of an injected fault at each step, by its kind, `segv` or `hang`.
+    quota (0 = no bound on that count). `limits` holds `open_files` and `memory_mb`, `cpus`
+    the cores that it may run on (empty: all). `chaos` is the chance of an injected fault at each
+    step, by its kind, `segv` or `hang`.
     """
 
     agent: str
@@ -110,6 +111,7 @@ class Start(Frame, tag="start", frozen=True):
     snapshot_interval: int = 50
     ring_slots: int = 1024
     limits: dict[str, int] = {}
+    cpus: tuple[int, ...] = ()
     failover: FailoverSettings = FailoverSettings()
     chaos: dict[str, float] = {}
 

@@ -119,6 +119,7 @@ def _set_signals(control: int) -> None:
 def _run_role(session: Session) -> int:
     try:
         isolate.set_limits(session.start.limits)
+        isolate.set_cpus(session.start.cpus)
         session.reseed()
         importlib.import_module(_ROLE_MODULES[session.role]).run(session)
         return 0

@@ -15,7 +15,7 @@ import resource
 import select
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from dsec.runners.failure import UserCodeError
@@ -162,6 +162,24 @@ def set_limits(limits: dict[str, int]) -> None:
                 lookup=True,
             )
         resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+
+
+def set_cpus(cpus: Sequence[int]) -> None:
+    """Run on these cores only, and what is started from here, too; all of them if empty.
+
+    Raises:
+        UserCodeError: none of them is there, or allowed to this process.
+    """
+    if not cpus:
+        return
+    try:
+        os.sched_setaffinity(0, cpus)
+    except OSError as error:
+        raise UserCodeError(
+            f"can't run on the cores {', '.join(map(str, cpus))}: {error.strerror}",
+            where="limits.cpus",
+            lookup=True,
+        ) from None
 
 
 def data_bytes() -> int:

@@ -116,6 +116,8 @@ Interval = Annotated[int, Field(ge=1, le=2**31), BeforeValidator(_whole)]
 Slots = Annotated[int, Field(ge=4, le=2**24), BeforeValidator(_whole)]
 Mebibytes = Annotated[int, Field(ge=16, le=2**40), BeforeValidator(_whole)]
 Files = Annotated[int, Field(ge=16, le=2**30), BeforeValidator(_whole)]
+Core = Annotated[int, Field(ge=0, le=65_535), BeforeValidator(_whole)]
+Cores = Annotated[list[Core], Field(min_length=1)]
 FileName = Annotated[
     str,
     AfterValidator(_file_name),
@@ -296,6 +298,12 @@ class Limits(Model):
     open_files: Files | None = Field(
         default=None,
         description="Open file descriptors. Left out: what the shell that started the run had.",
+    )
+    cpus: Cores | None = Field(
+        default=None,
+        description="Numbers of the processor cores that they may run on. Left out: all that the "
+        "run may use.",
+        examples=[[0, 1]],
     )
     network: OnlyTrue = Field(default=True, description="Only true: the network is not taken away.")
 

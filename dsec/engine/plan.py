@@ -143,6 +143,7 @@ def _agent(
             snapshot_interval=agent.snapshot_interval,
             ring_slots=agent.ipc.ring_slots,
             limits=limits,
+            cpus=tuple(sorted(set(agent.limits.cpus or ()))),
             failover=_failover(agent),
             chaos=_chances(chaos) if role is Role.ENV else {},
             **own,

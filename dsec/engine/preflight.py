@@ -12,7 +12,7 @@ import contextlib
 import importlib.util
 import os
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from dsec.config import KeyPath, Loaded, agent_names
@@ -78,8 +78,17 @@ def check_record(loaded: Loaded) -> None:
         )
 
 
-def check_limits(agents: int) -> int:
-    """Check and raise the limits on descriptors and processes.
+def spares(loaded: Loaded) -> int:
+    """How many agents may have one process more, which waits to take their environment over."""
+    return sum(
+        len(agent_names(agent.name, agent.count))
+        for agent in loaded.config.agents
+        if agent.failover.standby != "none"
+    )
+
+
+def check_limits(agents: int, spare: int = 0) -> int:
+    """Check and raise the limits on descriptors and processes, for so many agents and spares.
 
     Returns:
         The soft limit on open files that this process had before.
@@ -88,7 +97,7 @@ def check_limits(agents: int) -> int:
         MachineError: a limit that can't be raised far enough.
     """
     before = _check_files(agents)
-    processes = PROCESSES_BASE + PROCESSES_PER_AGENT * agents
+    processes = PROCESSES_BASE + PROCESSES_PER_AGENT * agents + spare
     _check_user_processes(processes, agents)
     _check_pids(processes, agents)
     _check_maps(agents)
@@ -131,6 +140,35 @@ def check_open_files(loaded: Loaded) -> None:
     ]
     if problems:
         raise ConfigError(problems)
+
+
+def check_cores(loaded: Loaded) -> None:
+    """Check that the cores that agents are bound to are there.
+
+    Raises:
+        ConfigError: one that this process may not use.
+    """
+    have = os.sched_getaffinity(0)
+    problems = []
+    for index, agent in enumerate(loaded.config.agents):
+        for place, core in enumerate(agent.limits.cpus or ()):
+            if core not in have:
+                path: KeyPath = ("agents", index, "limits", "cpus", place)
+                text = f"this run may not use core {core}; it has {_ranges(have)}"
+                problems.append(loaded.diagnostic(path, text))
+    if problems:
+        raise ConfigError(problems)
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """`0-3, 8`."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    return ", ".join("-".join(map(str, run)) for run in runs)
 
 
 def _check_user_processes(needed: int, agents: int) -> None:
@@ -218,7 +256,7 @@ def check_memory(loaded: Loaded, available: Callable[[], int | None] | None = No
             )
     if problems:
         raise ConfigError(problems)
-    needed = agents * PROCESSES_PER_AGENT * RUNNER_BYTES_MIN
+    needed = (agents * PROCESSES_PER_AGENT + spares(loaded)) * RUNNER_BYTES_MIN
     if needed > free:
         raise MachineError(
             f"{agents:,} agents need at least {_size(needed)} of memory; {_size(free)} are "

@@ -217,7 +217,8 @@ def validate(config: Path, overrides: Sequence[Override], scratch: Path, view: V
 def _preflight(loaded: Loaded, agents: int) -> int:
     preflight.check_record(loaded)
     preflight.check_open_files(loaded)
-    open_files = preflight.check_limits(agents)
+    preflight.check_cores(loaded)
+    open_files = preflight.check_limits(agents, preflight.spares(loaded))
     preflight.check_memory(loaded)
     return open_files
 

@@ -27,7 +27,7 @@ agents:
     policy: {entry: "dsec.policies:RandomPolicy"}
     snapshot_interval: 7
     deadlines: {step_s: 2.5}
-    limits: {memory_mb: 512}
+    limits: {memory_mb: 512, cpus: [1, 0, 1]}
     ipc: {ring_slots: 64}
   - name: b
     env:
@@ -57,6 +57,7 @@ def test_agents_with_their_quotas_and_seeds(tmp_path: Path) -> None:
     assert first.start.env.id == "CartPole-v1"
     assert first.start.env.kwargs == {"x": 1}
     assert first.start.limits == {"open_files": 1024, "memory_mb": 512}
+    assert first.start.cpus == (0, 1)
     assert (first.start.snapshot_interval, first.start.ring_slots) == (7, 64)
     assert first.deadline_s[Phase.STEP] == 2.5
     assert first.deadline_s[Phase.IMPORT] == first.deadline_s[Phase.CONSTRUCT] == 60

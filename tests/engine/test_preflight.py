@@ -130,3 +130,22 @@ def test_a_user_who_may_have_no_more_processes_is_told_so() -> None:
     )
     assert "no process can be started" in done.stdout
     assert "ulimit -u" in done.stdout
+
+
+def test_cores_that_are_not_ours_are_named_with_those_that_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1, 2, 5})
+    bound = "limits: {cpus: [0, 7]}\n    policy:"
+    preflight.check_cores(loaded(tmp_path, CONFIG.replace("policy:", bound.replace("7", "5"))))
+    with pytest.raises(ConfigError) as caught:
+        preflight.check_cores(loaded(tmp_path, CONFIG.replace("policy:", bound)))
+    (problem,) = caught.value.diagnostics
+    assert (problem.line, problem.path) == (6, "agents[0].limits.cpus[1]")
+    assert problem.message == "this run may not use core 7; it has 0-2, 5"
+
+
+def test_spares_are_processes_too(tmp_path: Path) -> None:
+    text = CONFIG + "    failover: {standby: none}\n"
+    assert preflight.spares(loaded(tmp_path)) == 100
+    assert preflight.spares(loaded(tmp_path, text)) == 0

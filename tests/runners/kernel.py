@@ -270,6 +270,7 @@ class AgentPlan:
     ring_slots: int = 64
     limits: dict[str, int] = field(default_factory=dict)
     failover: FailoverSettings = field(default_factory=FailoverSettings)
+    cpus: tuple[int, ...] = ()
 
     def start(self, role: Role) -> Start:
         entry = {Role.POLICY: self.policy, Role.REWARD: self.reward}.get(role, "")
@@ -289,6 +290,7 @@ class AgentPlan:
             ring_slots=self.ring_slots,
             limits=self.limits,
             failover=self.failover,
+            cpus=self.cpus,
         )
 
 

@@ -100,6 +100,20 @@ def test_a_runner_is_isolated_limited_and_seeded(agents: Agents) -> None:
     assert len({one["entropy"] for one in told}) == 3, "but secrets never repeat"
 
 
+def test_a_runner_keeps_to_its_cores(agents: Agents) -> None:
+    core = max(os.sched_getaffinity(0))
+    agent = agents(AgentPlan(cpus=(core,), steps=5)).begin()
+    for role in (Role.ENV, Role.POLICY, Role.REWARD):
+        assert os.sched_getaffinity(agent.runners[role].pid) == {core}
+    agent.take_all().finish()
+
+
+def test_a_core_that_is_not_there_is_named(agents: Agents) -> None:
+    failed = agents(AgentPlan(cpus=(1023,))).env.failure()
+    assert (failed.error.where, failed.error.lookup) == ("limits.cpus", True)
+    assert failed.error.message.startswith("can't run on the cores 1023: ")
+
+
 def test_a_chatty_environment_blocks_nobody(agents: Agents) -> None:
     agent = agents(AgentPlan(env=line(misdeed="shout"), steps=20)).run()
     assert agent.env.stdout.read_text() == "o" * 1_000_000
