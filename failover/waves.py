@@ -14,7 +14,7 @@ from itertools import takewhile
 from typing import Generic, TypeVar
 
 SLOT_S = 2.0
-HOLD_MAX_S = 10.0
+HOLD_MAX_S = 60.0
 
 K = TypeVar("K")
 

@@ -10,10 +10,13 @@ import contextlib
 import ctypes
 import os
 import signal
+import struct
 from pathlib import Path
 from typing import NamedTuple
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 1, 36, 37
+SLICE_NS = 100_000  # the shortest that there is
+_SCHED_FLAG_RESET_ON_FORK = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 GONE = (ProcessLookupError, PermissionError)
 
@@ -30,6 +33,24 @@ def set_subreaper(on: bool) -> bool:
     _libc.prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(was), 0, 0, 0)
     prctl(PR_SET_CHILD_SUBREAPER, int(on))
     return bool(was.value)
+
+
+def be_prompt() -> bool:
+    """Be scheduled soon after waking up, however many processes compute.
+
+    Nothing is taken from anybody: the fair scheduler lets a task that asks for short slices run
+    earlier, and less at a time (Linux 6.12). Children have the usual slices again. Return whether
+    the system took the request; an older one may ignore it.
+    """
+    number = {"x86_64": 314, "aarch64": 274}.get(os.uname().machine)
+    if number is None:
+        return False
+    nice = os.getpriority(os.PRIO_PROCESS, 0)
+    # struct sched_attr: size, policy, flags, nice, priority, runtime, deadline, period.
+    attributes = struct.pack(
+        "=IIQiIQQQ", 48, os.SCHED_OTHER, _SCHED_FLAG_RESET_ON_FORK, nice, 0, SLICE_NS, 0, 0
+    )
+    return bool(_libc.syscall(number, 0, ctypes.c_char_p(attributes), 0) == 0)
 
 
 def kill(pid: int, signum: int = signal.SIGKILL) -> None:

@@ -28,8 +28,8 @@ from dsec.spec import ImageSpec
 if TYPE_CHECKING:
     from dsec.kernel.supervisor import Supervisor
 
-FORKS_MAX = 24  # requests that one zygote has at a time; it forks what it finds in one go
-FORK_TIMEOUT_S = 30.0
+FORKS_MAX = 16  # requests that one zygote has at a time; it forks what it finds in one go
+FORK_TIMEOUT_S = 60.0
 RESTARTS_MAX, RESTARTS_PERIOD_S = 5, 60.0
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from dsec.runners.failure import UserCodeError
 
-REPARENT_TIMEOUT_S = 10.0
+REPARENT_TIMEOUT_S = 60.0
 MEMORY_HEADROOM_BYTES = 32 * 1024 * 1024
 
 _PR_SET_PDEATHSIG = 1

@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dsec.errors import ChannelClosed, ChannelTimeout, FrameError
+from dsec.ipc import proc
 from dsec.ipc.channel import Channel
 from dsec.ipc.frames import (
     AnyFrame,
@@ -41,9 +42,9 @@ from dsec.runners import bootstrap, isolate, lookup
 from dsec.runners.failure import EXIT_FAILED, UserCodeError, describe
 
 IDLE_SLICE_S = 60.0
-FORK_TIMEOUT_S = 10.0
+FORK_TIMEOUT_S = 20.0  # on a machine with a hundred processes for each core a fork takes seconds
 FORK_DESCRIPTORS = 4
-FORKS_AT_ONCE = 24
+FORKS_AT_ONCE = 8
 
 # With these in the image, every env, policy and reward runner would import our own side of the
 # work again after the fork.
@@ -72,6 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if (folder := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, folder)
     channel = Channel.from_fd(options.control)
+    proc.be_prompt()  # agents that step already are no reason to keep those waiting that start
     _Zygote(channel).serve()
     channel.close()
     os.close(lifeline.fd)
@@ -236,6 +238,7 @@ def fork_runners(wanted: Sequence[tuple[Fork, Sequence[int]]]) -> list[Forked | 
 def _between(wanted: Sequence[tuple[Fork, Sequence[int]]], writing: int) -> None:
     """The middle process: fork the runners, say their pids, exit. Never returns."""
     own_pid = os.getpid()
+    proc.be_prompt()
     try:
         for frame, fds in wanted:
             try:

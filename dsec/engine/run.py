@@ -34,7 +34,7 @@ from dsec.engine.recount import recount
 from dsec.engine.stop import StopSignals
 from dsec.engine.summary import Exit, details, exit_code, totals
 from dsec.errors import ConfigError, DsecError, MachineError
-from dsec.ipc import memory
+from dsec.ipc import memory, proc
 from dsec.report import AgentReport, Death, Failover, RunReport
 from dsec.seeds import fresh_run_seed
 
@@ -269,6 +269,7 @@ def _supervise(
         return report
 
     signals.hold()  # a loop that is half made can't take them
+    proc.be_prompt()  # what it has to do is little, and urgent where a runner has died
     return uvloop.run(main())
 
 

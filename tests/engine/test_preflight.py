@@ -79,7 +79,7 @@ def test_rings_larger_than_memory_are_a_mistake_with_a_line(tmp_path: Path) -> N
 
 def test_more_processes_than_memory_holds(tmp_path: Path) -> None:
     small = loaded(tmp_path, CONFIG.replace("4096", "4"))
-    with pytest.raises(MachineError, match=r"100 agents need at least 900 MiB of memory; 500 MiB"):
+    with pytest.raises(MachineError, match=r"100 agents need at least 1.2 GiB of memory; 500 MiB"):
         preflight.check_memory(small, available=lambda: 500 << 20)
     preflight.check_memory(small, available=lambda: 2 << 30)
     preflight.check_memory(small, available=lambda: None)
