@@ -10,6 +10,7 @@ named segment can't be sealed. Runners that are not trusted run under a user of 
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from dsec.errors import (
     AtomTooLarge,
     LocalError,
     MachineError,
+    PoolAbsent,
     PoolBusy,
     PoolCorrupt,
     PoolForeign,
@@ -389,3 +391,32 @@ class ShmPool(_Segment):
         """See PoolReader.close. The segment stays, for whoever adopts it."""
         lib.asa_pool_close(self._pool)
         super().close()
+
+
+def discard(name: str) -> bool:
+    """Take away what a dead kernel left, unless it may outlive it. For a guardian's last act, and
+    for whoever starts a run under the same name again. Reads the header only.
+
+    Returns:
+        Is the name free now?
+
+    Raises:
+        PoolOwned: its writer lives.
+    """
+    try:
+        segment = named.adopt(name)
+    except PoolAbsent:
+        return True
+    try:
+        if segment.size:
+            with contextlib.closing(segment.map()) as memory:
+                view, base = ffi.new("asa_view *"), ffi.from_buffer("uint8_t[]", memory)
+                rc = lib.asa_view_open(view, base, segment.size)
+                ffi.release(base)
+            usable = rc == lib.ASA_OK or view.fault.what == lib.ASA_BAD_UNFINISHED
+            if not usable or (rc == lib.ASA_OK and view.flags & lib.ASA_PERSIST):
+                return False
+        segment.unlink()
+        return True
+    finally:
+        segment.close()

@@ -15,7 +15,7 @@ import pytest
 from dsec.errors import LocalError, MachineError, PoolAbsent, PoolExists, PoolOwned
 from dsec.sml import named
 from dsec.sml.pool import Label
-from dsec.sml.pool_shm import ShmPool, ShmReader
+from dsec.sml.pool_shm import ShmPool, ShmReader, discard
 
 SIZE = 1 << 16
 # Holds a pool, says so, and waits for its end of the pipe to close; or is killed.
@@ -168,3 +168,28 @@ def test_the_lock_is_on_the_segment_and_dies_with_its_holder(name: str) -> None:
     assert named.owner_of(observer) is None
     observer.close()
     assert (Path("/dev/shm") / f"{named.PREFIX}{name}").exists(), "it waits for whoever adopts it"
+
+
+@pytest.mark.guarantee("G8")
+def test_what_a_killed_kernel_left_is_taken_away(name: str) -> None:
+    program = owner(name)
+    with pytest.raises(PoolOwned):
+        discard(name)
+    end(program)
+    assert program.returncode == -signal.SIGKILL
+    assert name in named.names()
+    assert discard(name)
+    assert name not in named.names()
+    assert discard(name), "already gone"
+
+
+def test_what_may_outlive_its_kernel_or_is_nobodys_pool_is_left(name: str) -> None:
+    ShmPool.create(name, SIZE, persist=True).close()
+    assert not discard(name)
+    path = Path("/dev/shm") / f"{named.PREFIX}{name}"
+    path.write_bytes(b"somebody else's" * 1000)
+    assert not discard(name)
+    for unfinished in (b"", bytes(SIZE)):
+        path.write_bytes(unfinished)
+        assert discard(name)
+        assert not path.exists()
