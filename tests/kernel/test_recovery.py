@@ -211,3 +211,67 @@ def test_exit_code_125_asks_for_no_successor(tmp_path: Path) -> None:
     assert report.deaths[0].cause == (
         "left with exit code 125 in step (not replaced: exit code 125 asks for no restart)"
     )
+
+
+# ---------------------------------------------------------------- spares
+
+
+def spare_of(stage: Stage) -> int:
+    """The process id of the spare that waits beside the incumbent, 0 if there is none."""
+    recovery = stage.agent("a")._recovery
+    seat = None if recovery is None else recovery._seats[Role.ENV]
+    return 0 if seat is None or seat.standby is None else seat.standby.pid
+
+
+async def until_spare(stage: Stage, other_than: int = 0) -> int:
+    await stage.until_stepping("a")
+    await stage.until(lambda: spare_of(stage) not in (0, other_than), "a spare")
+    return spare_of(stage)
+
+
+@pytest.mark.guarantee("G3")
+def test_a_spare_takes_over_and_another_one_is_made(tmp_path: Path) -> None:
+    async def act(stage: Stage) -> None:
+        for count in (1, 2, 3):
+            pid = await until_spare(stage)
+            stage.signal("a", Role.ENV, signal.SIGKILL)
+            await until_failovers(stage, count)
+            took_over.append(pid == stage.runner("a", Role.ENV).pid)
+            await until_spare(stage, pid)
+        stage.supervisor.request_drain("enough")
+
+    took_over: list[bool] = []
+    stage = Stage(tmp_path, agent("a", steps=ENDLESS, restarts=9, standby="state"))
+    report = stage.run(act)
+    assert states(report) == {"a": "done"}
+    assert took_over == [True] * 3
+    assert all(each.exact and each.level == "state" for each in report.failovers), report.failovers
+    assert report.agents["a"].lost == 0
+    assert report.agents["a"].protection[Role.ENV].level == "state"
+
+
+def test_a_spare_that_dies_is_replaced_without_disturbing_its_agent(tmp_path: Path) -> None:
+    async def act(stage: Stage) -> None:
+        pid = await until_spare(stage)
+        os.kill(pid, signal.SIGKILL)
+        await until_spare(stage, pid)
+        stage.supervisor.request_drain("enough")
+
+    report = Stage(tmp_path, agent("a", steps=ENDLESS, restarts=9, standby="state")).run(act)
+    assert states(report) == {"a": "done"}
+    assert report.failovers == []
+    assert report.deaths == []
+
+
+def test_a_spare_that_dies_together_with_its_incumbent(tmp_path: Path) -> None:
+    async def act(stage: Stage) -> None:
+        pid = await until_spare(stage)
+        stage.signal("a", Role.ENV, signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
+        await until_failovers(stage, 1)
+        stage.supervisor.request_drain("enough")
+
+    report = Stage(tmp_path, agent("a", steps=ENDLESS, restarts=9, standby="state")).run(act)
+    assert states(report) == {"a": "done"}
+    [failover] = report.failovers
+    assert failover.exact, failover
