@@ -129,9 +129,9 @@ def prepare(frame: Prepare) -> Prepared | ImportFailed:
     if "gymnasium" in sys.modules:
         for name in _ROLE_MODULES:
             importlib.import_module(name)
+        importlib.import_module("dsec.runners.warm").warm_up()
     for name in frame.warm:
         _warm(frame.image, name)
-        importlib.import_module("dsec.runners.warm").warm_up()
     if "torch" in sys.modules:
         _warm_torch()
     threads = isolate.thread_count()

@@ -211,6 +211,23 @@ def test_requests_that_have_piled_up_are_served_in_one_go(kernel_here: MiniKerne
     assert len({runner.pid for runner in runners}) == 20
 
 
+def test_runners_share_what_the_zygote_did_first(kernel_here: MiniKernel) -> None:
+    """Most of a runner's memory is its zygote's: what it has for itself is a matter of pages."""
+    agent = Agent(kernel_here, kernel_here.zygote("numpy", "gymnasium"), AgentPlan(steps=20))
+    agent.begin()
+    for _ in range(10):
+        for role in (Role.ENV, Role.POLICY):
+            agent.take(role)
+    private = {
+        role.name: int(text.split("\nPrivate_Dirty:")[1].split()[0])
+        for role, runner in agent.runners.items()
+        if (text := Path(f"/proc/{runner.pid}/smaps_rollup").read_text())
+    }
+    assert max(private.values()) < 8 * 1024, f"KiB each has for itself: {private}"
+    agent.take_all().finish()
+    agent.close()
+
+
 @pytest.mark.slow
 def test_a_torch_image_is_warm_and_single_threaded(kernel_here: MiniKernel) -> None:
     pytest.importorskip("torch")
