@@ -17,12 +17,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from dsec.errors import SnapshotError
-from dsec.failover.codecs import ale, mujoco, pickled, selfcheck
+from dsec.failover.codecs import actors, ale, mujoco, pickled, selfcheck, tensors
 from dsec.failover.codecs.contract import Codec
 from dsec.failover.codecs.plan import AttributePlan
 from dsec.failover.codecs.selfcheck import LIMIT_S
+from dsec.failover.codecs.writing import Kind
 
-__all__ = ["Codec", "Examined", "codec_named", "examine", "find_codec"]
+__all__ = [
+    "Codec",
+    "Examined",
+    "codec_named",
+    "examine",
+    "find_codec",
+    "find_object_codec",
+    "object_codec_named",
+]
 
 _NATIVE_TAGS = ((ale.Emulator.tag, "ale"), (mujoco.Data.tag, "mujoco"))
 
@@ -49,6 +58,10 @@ class Examined:
     state_bytes: int = 0
 
 
+def _natives() -> dict[type, Kind]:
+    return {**ale.kinds(), **mujoco.kinds(), **tensors.kinds()}
+
+
 def codec_named(name: str, env: Any) -> Codec:
     """The codec of this name for an environment constructed as the captured one was.
 
@@ -60,7 +73,7 @@ def codec_named(name: str, env: Any) -> Codec:
     if name not in ("attributes", "ale", "mujoco"):
         raise SnapshotError(f"no codec is called {name!r}")
     ale.prepare(env)
-    return AttributePlan(env, name=name, natives={**ale.kinds(), **mujoco.kinds()})
+    return AttributePlan(env, name=name, natives=_natives())
 
 
 def _named_plan(env: Any) -> AttributePlan:
@@ -70,7 +83,7 @@ def _named_plan(env: Any) -> AttributePlan:
         SnapshotError: something in the environment can't be held.
     """
     ale.prepare(env)
-    plan = AttributePlan(env, natives={**ale.kinds(), **mujoco.kinds()})
+    plan = AttributePlan(env, natives=_natives())
     plan.compile()
     plan.name = next((name for tag, name in _NATIVE_TAGS if tag in plan.holds), "attributes")
     return plan
@@ -135,3 +148,59 @@ def find_codec(env: Any, *, seed: int, check: bool = True) -> tuple[Codec | None
     """The best codec that holds this environment, and why not a better one (see `examine`)."""
     found = examine(env, seed=seed, check=check)
     return found.codec, found.notes
+
+
+def object_codec_named(name: str, actor: Any) -> Codec:
+    """The codec of this name for a policy or reward constructed as the captured one was.
+
+    Raises:
+        SnapshotError: there is no codec of this name, or it doesn't suit the object.
+    """
+    if name == actors.StateCodec.name:
+        if not actors.tells(actor):
+            raise SnapshotError(f"{type(actor).__qualname__} has no get_state and set_state")
+        return actors.StateCodec(actor)
+    if name == "pickle":
+        return pickled.PickleCodec(actor)
+    if name != "attributes":
+        raise SnapshotError(f"no codec is called {name!r}")
+    return AttributePlan(actor, called=type(actor).__name__, natives=_natives())
+
+
+def find_object_codec(
+    actor: Any,
+    *,
+    exercise: Callable[[Any, int], Any] | None = None,
+    make: Callable[[], Any] | None = None,
+    limit_s: float = LIMIT_S,
+) -> tuple[Codec | None, tuple[str, ...]]:
+    """The best codec for a policy or a reward, and why not a better one.
+
+    Its own `get_state` and `set_state` come first, then the attribute plan, then a pickle.
+
+    Args:
+        actor: the object; not changed.
+        exercise: uses an object of this kind once, as its runner does, with inputs that depend on
+            the number alone, and returns what came of it (an action, say). With it a codec is
+            tried in a scratch process, without it it is only seen to capture; a pickle is never
+            taken untried.
+        make: constructs such an object in the same way; see `examine`.
+        limit_s: for each codec that is tried.
+    """
+    notes: list[str] = []
+    names = ("attributes", "pickle") if exercise is not None else ("attributes",)
+    for name in (actors.StateCodec.name, *names) if actors.tells(actor) else names:
+        bind = functools.partial(object_codec_named, name)
+        try:
+            codec = bind(actor)
+            codec.capture()
+        except SnapshotError as error:
+            notes.append(f"codec {name}: {error}")
+            continue
+        if exercise is None:
+            return codec, tuple(notes)
+        found = selfcheck.check_actor(actor, bind, exercise, make=make, limit_s=limit_s)
+        if not found.difference:
+            return codec, tuple(notes)
+        notes.append(f"codec {name}: {found.difference}")
+    return None, tuple(notes)

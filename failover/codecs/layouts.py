@@ -14,7 +14,6 @@ import socket
 import subprocess
 import threading
 import types
-import weakref
 from collections import OrderedDict, defaultdict, deque
 from typing import Any
 
@@ -32,7 +31,6 @@ _REASONS: tuple[tuple[type | tuple[type, ...], str], ...] = (
     ((types.CoroutineType, types.AsyncGeneratorType), "a coroutine, whose position can't be read"),
     (LOCKS, "a lock that is held"),
     ((mmap.mmap, memoryview), "memory that others may share"),
-    (weakref.ReferenceType, "a weak reference"),
     (types.FrameType, "a frame of running code"),
 )
 

@@ -13,6 +13,7 @@ import pickle
 from typing import Any
 
 from dsec.errors import SnapshotError
+from dsec.failover.codecs import tensors
 from dsec.failover.codecs.plan import AttributePlan
 
 _MARK = b"dsec pickle 1\0"
@@ -33,7 +34,7 @@ class PickleCodec:
         if not hasattr(root, "__dict__"):
             raise SnapshotError("it has no attributes that could be replaced")
         self._root = root
-        self._process = AttributePlan(None, called="process")
+        self._process = AttributePlan(None, called="process", natives=tensors.kinds())
         self._dumps()
 
     def _dumps(self) -> bytes:

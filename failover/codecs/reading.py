@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import sys
 import types
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -55,6 +56,10 @@ def named(module: str, name: str) -> Any:
         return functools.reduce(getattr, name.split("."), sys.modules[module])
     except (KeyError, AttributeError):
         raise SnapshotError(f"the state refers to {module}.{name}, which is not here") from None
+
+
+class _Dead:
+    """What a dead weak reference refers to: nothing else ever does."""
 
 
 class Reader:
@@ -124,6 +129,8 @@ class Reader:
             case w.GENERATOR:
                 is_one = isinstance(current, np.random.Generator)
                 self.hint(written[1], current.bit_generator if is_one else MISSING)
+            case w.WEAK:
+                self.hint(written[1], current() if type(current) is weakref.ref else MISSING)
             case w.CONSTANT:
                 if digest(current) != written[1]:
                     raise SnapshotError("a constant array (a bound of a space) is another one here")
@@ -173,7 +180,7 @@ class Reader:
             case [w.FROZENSET, values]:
                 return frozenset(self.values(values))
             case [w.SUBTUPLE, kind, values]:
-                return tuple.__new__(self.value(kind, type(current)), self.values(values, current))
+                return _subtuple(self.value(kind, type(current)), self.values(values, current))
             case [w.PARTIAL, function, args, keywords]:
                 flat = self.values(keywords)
                 return functools.partial(
@@ -181,6 +188,10 @@ class Reader:
                     *self.values(args),
                     **dict(zip(flat[::2], flat[1::2], strict=True)),
                 )
+            case [w.WEAK, target]:
+                now = current() if type(current) is weakref.ref else None
+                found = self.value(target, now)
+                return current if now is found is not None else weakref.ref(found or _Dead())
             case [w.RANGE, start, stop, step]:
                 return range(start, stop, step)
             case [w.SLICE, values]:
@@ -214,6 +225,14 @@ class Reader:
             is_over = isinstance(current, np.random.Generator) and current.bit_generator is bits
             made = self._generators[number] = current if is_over else np.random.Generator(bits)
         return made
+
+
+def _subtuple(kind: Any, values: list[Any]) -> Any:
+    """A namedtuple takes its values one by one, and may do anything in its constructor."""
+    try:
+        return tuple.__new__(kind, values)
+    except TypeError:  # made in C, and wants its own constructor
+        return kind(values)
 
 
 def kinds_by_tag(kinds: Mapping[type, w.Kind]) -> dict[str, w.Kind]:

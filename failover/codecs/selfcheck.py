@@ -82,6 +82,52 @@ def check(
     return msgspec.structs.replace(verdict, fork_us=outcome.fork_us)
 
 
+class _Numbers:
+    """The action space of an object that is only exercised."""
+
+    def __init__(self) -> None:
+        self._random = random.Random(0)
+
+    def seed(self, seed: int) -> None:
+        self._random.seed(seed)
+
+    def sample(self) -> int:
+        return self._random.getrandbits(30)
+
+
+class _Exercised:
+    """A policy or a reward in the place of an environment: a step uses it once."""
+
+    def __init__(self, actor: Any, exercise: Callable[[Any, int], Any]) -> None:
+        self.actor = actor
+        self.action_space = _Numbers()
+        self._exercise = exercise
+
+    def step(self, number: int) -> tuple[Any, float, bool, bool, None]:
+        return self._exercise(self.actor, number), 0.0, False, False, None
+
+    def reset(self) -> tuple[None, None]:
+        return None, None
+
+
+def check_actor(
+    actor: Any,
+    bind: Bind,
+    exercise: Callable[[Any, int], Any],
+    *,
+    make: Make | None = None,
+    limit_s: float = LIMIT_S,
+) -> Verdict:
+    """The same for a policy or a reward; a step is a call of `exercise(actor, number)`."""
+    return check(
+        _Exercised(actor, exercise),
+        lambda each: bind(each.actor),
+        seed=0,
+        make=None if make is None else lambda: _Exercised(make(), exercise),
+        limit_s=limit_s,
+    )
+
+
 def _trial(env: Any, bind: Bind | None, seed: int, make: Make | None) -> bytes:
     trial = Trial(env, bind, seed, make)
     with warnings.catch_warnings():
@@ -302,6 +348,7 @@ def exactly(value: Any) -> Any:
 
 
 _PARTS = ("observation", "reward", "terminated", "truncated")
+"""An exercised object has only the first."""
 
 
 def difference(expected: list[Record], seen: list[Record]) -> str:

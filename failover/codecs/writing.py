@@ -15,6 +15,7 @@ import functools
 import re
 import sys
 import types
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -23,7 +24,7 @@ import numpy as np
 from dsec.errors import SnapshotError
 from dsec.failover.codecs import layouts
 
-CONSTANT = 20
+CONSTANT, WEAK = 20, 21
 REF, TUPLE, BIGINT, SCALAR, GLOBAL, METHOD, KEEP, COMPLEX, FROZENSET, SUBTUPLE = range(10)
 PARTIAL, RANGE, SLICE, DTYPE, MEMBER, MODULE, ATOM, BOUND, TEXT, GENERATOR = range(10, 20)
 
@@ -137,7 +138,7 @@ class Writer:
         if node_kind is not None:
             constant = self.constants.get(id(value))
             return self.ref(value, node_kind) if constant is None else constant
-        write = _VALUE_WRITERS.get(kind)
+        write = VALUE_WRITERS.get(kind)
         if write is not None:
             return write(self, value)
         return self._unusual(value, kind)
@@ -267,7 +268,8 @@ def _write_module(writer: Writer, value: types.ModuleType) -> Any:
     return [MODULE, value.__name__]
 
 
-_VALUE_WRITERS: dict[type, Callable[[Writer, Any], Any]] = {
+# By exact type; packages that are imported later add theirs.
+VALUE_WRITERS: dict[type, Callable[[Writer, Any], Any]] = {
     tuple: lambda w, v: [TUPLE, w.sequence(v)],
     frozenset: lambda w, v: [FROZENSET, w.sequence(v)],
     complex: _write_complex,
@@ -279,6 +281,7 @@ _VALUE_WRITERS: dict[type, Callable[[Writer, Any], Any]] = {
     types.BuiltinMethodType: _write_builtin,
     types.ModuleType: _write_module,
     np.random.Generator: lambda w, v: [GENERATOR, w.value(v.bit_generator)],
+    weakref.ref: lambda w, v: [WEAK, w.value(v())],
     re.Pattern: lambda w, v: [KEEP, describe(v)],
     type(Ellipsis): lambda w, v: [GLOBAL, "builtins", "Ellipsis"],
     type(NotImplemented): lambda w, v: [GLOBAL, "builtins", "NotImplemented"],
