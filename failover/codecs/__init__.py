@@ -112,7 +112,8 @@ def examine(
     """
     notes: list[str] = []
     measured = selfcheck.Verdict("")
-    for name, bind in (("attributes", _named_plan), ("pickle", pickled.PickleCodec)):
+    binds = [("attributes", _named_plan), ("pickle", pickled.PickleCodec)]
+    for name, bind in binds if check else binds[:1]:  # a pickle is never taken untried
         try:
             codec: Codec = bind(env)
         except SnapshotError as error:

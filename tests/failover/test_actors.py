@@ -96,7 +96,7 @@ def use(actor: Learner, number: int) -> Any:
 @pytest.mark.parametrize(("kind", "name"), [(Learner, "attributes"), (Telling, "state")])
 def test_a_learner_goes_on_in_its_successor(kind: type[Learner], name: str) -> None:
     first = kind()
-    codec, notes = find_object_codec(first, exercise=use, make=kind)
+    codec, notes = find_object_codec(first, exercise=use, make=kind, limit_s=60)
     assert codec is not None and codec.name == name, notes
     for number in range(30):
         first.use(number)
@@ -111,7 +111,7 @@ def test_a_learner_goes_on_in_its_successor(kind: type[Learner], name: str) -> N
 
 
 def test_a_state_that_forgets_is_found_out_and_the_plan_taken() -> None:
-    codec, notes = find_object_codec(Forgetful(), exercise=use)
+    codec, notes = find_object_codec(Forgetful(), exercise=use, limit_s=60)
     assert codec is not None and codec.name == "attributes"
     assert "codec state: restored in place, it goes on differently" in notes[0]
 
@@ -154,7 +154,7 @@ def test_the_ppo_of_the_examples_resumes_with_everything_it_had() -> None:
         )
 
     first = make()
-    codec, notes = find_object_codec(first, exercise=play, make=make)
+    codec, notes = find_object_codec(first, exercise=play, make=make, limit_s=60)
     assert codec is not None and codec.name == "attributes", notes
     for number in range(50):
         play(first, number)
