@@ -112,6 +112,7 @@ def examine(
     """
     notes: list[str] = []
     measured = selfcheck.Verdict("")
+    binds: list[tuple[str, Callable[[Any], Codec]]]
     binds = [("attributes", _named_plan), ("pickle", pickled.PickleCodec)]
     for name, bind in binds if check else binds[:1]:  # a pickle is never taken untried
         try:
