@@ -43,7 +43,6 @@ class _Lib:
     ASA_BAD_CELL: int
     ASA_BAD_LENGTH: int
     ASA_BAD_GENERATION: int
-    ASA_BAD_ID: int
     ASA_BAD_SUM: int
     def asa_xxh3(self, data: CData, nbytes: int, /) -> int: ...
     def asa_xxh3_plain(self, data: CData, nbytes: int, /) -> int: ...

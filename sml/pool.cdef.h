@@ -42,9 +42,7 @@ enum {
     ASA_BAD_CELL,
     ASA_BAD_LENGTH,
     ASA_BAD_GENERATION,
-    ASA_BAD_ID,
-    ASA_BAD_SUM,
-    ASA_BAD_OVERLAP
+    ASA_BAD_SUM
 };
 
 typedef struct {

@@ -85,7 +85,11 @@ class _Segment:
     def __init__(self, segment: named.Named) -> None:
         self.name = segment.name
         self._segment = segment
-        self._memory = None if segment.size == 0 else segment.map()
+        try:
+            self._memory = None if segment.size == 0 else segment.map()
+        except BaseException:
+            segment.close()
+            raise
         self._base = ffi.NULL if self._memory is None else self._address()
         self._view: CData = ffi.new("asa_view *")
         self._found = ffi.new("asa_found *")
@@ -287,8 +291,9 @@ class ShmPool(_Segment):
                 raise LocalError(f"pool {name}: can't be {size_bytes:,} bytes for {atoms:,} atoms")
             return cls(segment, verify=False)
         except BaseException:
-            if segment.fd >= 0:
-                segment.unlink()
+            if segment.fd < 0:  # closed by the pool that couldn't be opened
+                segment = named.adopt(name)
+            segment.unlink()
             segment.close()
             raise
 

@@ -171,6 +171,32 @@ def test_the_lock_is_on_the_segment_and_dies_with_its_holder(name: str) -> None:
 
 
 @pytest.mark.guarantee("G8")
+@pytest.mark.parametrize("fails", ["map", "open"])
+def test_a_pool_that_can_not_be_opened_leaves_nothing(
+    name: str, fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_map(segment: named.Named) -> None:
+        raise MachineError("no map", "")
+
+    def no_pool(pool: ShmPool, segment: named.Named, *, verify: bool) -> None:
+        segment.close()
+        raise MachineError("no memory", "")
+
+    if fails == "map":
+        monkeypatch.setattr(named.Named, "map", no_map)
+    else:
+        monkeypatch.setattr(ShmPool, "__init__", no_pool)
+    with pytest.raises(MachineError, match="no m"):
+        ShmPool.create(name, SIZE)
+    assert name not in named.names()
+    monkeypatch.undo()
+    ShmPool.create(name, SIZE).close()
+    monkeypatch.setattr(named.Named, "map", no_map)
+    with pytest.raises(MachineError, match="no map"):
+        ShmReader(name)
+
+
+@pytest.mark.guarantee("G8")
 def test_what_a_killed_kernel_left_is_taken_away(name: str) -> None:
     program = owner(name)
     with pytest.raises(PoolOwned):
