@@ -125,6 +125,8 @@ def examine(
         again = functools.partial(codec_named, codec.name)
         verdict = selfcheck.check(env, again, seed=seed, make=make, limit_s=limit_s)
         measured = verdict if verdict.step_us else measured
+        if verdict.ended:
+            notes.append(f"tried with few steps only: {verdict.ended} by itself")
         if not verdict.difference:
             return _examined(codec, notes, verdict)
         notes.append(f"codec {codec.name}: {verdict.difference}")

@@ -18,6 +18,7 @@ import select
 import signal
 import stat
 import time
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +51,9 @@ class Scratch:
         self._result, result_end = os.pipe2(os.O_CLOEXEC)
         lifeline, self._lifeline_end = os.pipe2(os.O_CLOEXEC)
         started = time.perf_counter()
-        self.pid = os.fork()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of other threads: none of theirs is needed there
+            self.pid = os.fork()
         if self.pid == 0:
             os.close(self._lifeline_end)
             _child(function, result_end, lifeline, timeout_s, set(keep))
@@ -77,7 +80,9 @@ class Scratch:
         if not data:
             code = os.WEXITSTATUS(status)
             return Outcome(None, f"ended its process with exit code {code}", self.fork_us)
-        return Outcome(data[1:], "", self.fork_us)
+        if data[:1] == b"-":
+            return Outcome(None, data[1:].decode(), self.fork_us)
+        return Outcome(bytes(data[1:]), "", self.fork_us)
 
     def _collect(self) -> bytes | None:
         """Everything written until the other end is closed; None if that takes too long."""
@@ -109,7 +114,10 @@ def _child(
         _die_with_parent(lifeline)
         _reset_signals(timeout_s)
         _cut_loose({result, lifeline} | keep)
-        data = b"+" + function()
+        try:
+            data = b"+" + function()
+        except Exception as error:
+            data = b"-" + str(error).encode("utf-8", "replace")
         view = memoryview(data)
         while view:
             view = view[os.write(result, view) :]

@@ -11,37 +11,44 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
+import mmap
 import os
 import random
+import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from statistics import median
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from dsec.errors import SnapshotError
 from dsec.failover.codecs import scratch
 from dsec.failover.codecs.contract import Codec
+from dsec.failover.codecs.futures import Record, difference, go_on
 
 LIMIT_S = 10.0
+ATTEMPTS = (96, 24, 6, 2)
+"""Steps in a round. An environment that dies in its trial proves nothing against a codec: that is
+the very kind that needs one. So it is tried again, with other actions and fewer of them."""
+ROUNDS_MIN = 2
+ORIGINAL, RESTORED = 0, 1
 SHARE_S = 0.05  # of stepping in one round, so that a slow environment is tried with fewer steps
-STEPS_MAX = 96
+STEPS_MAX = ATTEMPTS[0]
 STEPS_MIN = 8
 CAPTURES = 15
 RESTORES = 5
 WARM_UPS = 8
-
-Record = list[Any]
-"""[when, what]."""
 Make = Callable[[], Any]
 Bind = Callable[[Any], Codec]
 
 
 class Verdict(msgspec.Struct, frozen=True):
     """What the check found. `difference` is empty if the codec was faithful in all it tried.
+
+    `rounds` counts the comparisons. `ended` says how the environment, by itself, ended the trials early.
 
     Times in microseconds, medians; 0.0 where there was nothing to measure.
     """
@@ -52,8 +59,9 @@ class Verdict(msgspec.Struct, frozen=True):
     restore_us: float = 0.0
     fork_us: float = 0.0
     state_bytes: int = 0
-    steps: int = 0
+    rounds: int = 0
     spare_tried: bool = False
+    ended: str = ""
 
 
 _verdicts = msgspec.msgpack.Decoder(Verdict)
@@ -75,11 +83,41 @@ def check(
         make: constructs another environment in the same way, for the part of the spare.
         limit_s: until then it has to be done.
     """
-    outcome = scratch.run(lambda: _trial(env, bind, seed, make), limit_s)
-    if outcome.result is None:
-        return Verdict(f"the trial {outcome.why}", fork_us=outcome.fork_us)
-    verdict = _verdicts.decode(outcome.result)
-    return msgspec.structs.replace(verdict, fork_us=outcome.fork_us)
+    if "jax" in sys.modules and bind is not None:
+        return Verdict("it can't be tried: JAX has threads, which a forked copy lacks")
+    deadline = time.monotonic() + limit_s
+    total = Verdict("")
+    why = ""
+    for attempt, steps_max in enumerate(ATTEMPTS):
+        left = deadline - time.monotonic()
+        if left <= 0:
+            break
+        page = mmap.mmap(-1, mmap.PAGESIZE)
+        trial = functools.partial(_trial, env, bind, seed + attempt, make, steps_max, page)
+        outcome = scratch.run(trial, max(left / 2, min(left, limit_s / 4)))
+        total = _added(total, outcome, page)
+        if outcome.result is not None:
+            return total
+        why = f"the trial {outcome.why}"
+        if page[0] == RESTORED and attempt:
+            return msgspec.structs.replace(total, difference=f"restored in place, {why}")
+    if total.rounds >= ROUNDS_MIN or bind is None:
+        return msgspec.structs.replace(total, ended=why)
+    return msgspec.structs.replace(total, difference=why)
+
+
+def _added(total: Verdict, outcome: scratch.Outcome, page: mmap.mmap) -> Verdict:
+    """What is known after one more trial, which may have ended before it was done."""
+    length = int.from_bytes(page[4:8], "little")
+    found = _verdicts.decode(outcome.result or page[8 : 8 + length]) if length else Verdict("")
+    best = found if found.step_us and found.capture_us else total
+    return msgspec.structs.replace(
+        best,
+        difference=found.difference,
+        step_us=best.step_us or found.step_us,
+        fork_us=outcome.fork_us,
+        rounds=total.rounds + found.rounds,
+    )
 
 
 class _Numbers:
@@ -128,84 +166,112 @@ def check_actor(
     )
 
 
-def _trial(env: Any, bind: Bind | None, seed: int, make: Make | None) -> bytes:
-    trial = Trial(env, bind, seed, make)
+def _trial(
+    env: Any, bind: Bind | None, seed: int, make: Make | None, steps_max: int, page: mmap.mmap
+) -> bytes:
+    trial = Trial(env, bind, seed, make, steps_max, page)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            difference = trial.run()
+            trial.run()
         except SnapshotError as error:
-            difference = str(error)
+            trial.difference = str(error)
         except Exception as error:
-            difference = f"the trial raised {type(error).__name__}: {error}"
-    return msgspec.msgpack.encode(
-        Verdict(
-            difference,
-            step_us=_typical(trial.step_s),
-            capture_us=_typical(trial.capture_s),
-            restore_us=_typical(trial.restore_s),
-            state_bytes=trial.state_bytes,
-            steps=len(trial.step_s),
-            spare_tried=trial.spare_tried,
-        )
-    )
+            if page[0] == ORIGINAL:
+                raise OwnFault(f"raised {type(error).__name__}: {error}") from error
+            trial.difference = f"restored in place, it raised {type(error).__name__}: {error}"
+    return trial.tell()
 
 
 def _typical(seconds: list[float]) -> float:
     return median(seconds) * 1e6 if seconds else 0.0
 
 
+class OwnFault(Exception):
+    """The environment raised before anything had been restored."""
+
+
 class Trial:
     """The experiment, inside of the scratch process."""
 
-    def __init__(self, env: Any, bind: Bind | None, seed: int, make: Make | None) -> None:
-        self.step_s: list[float] = []
-        self.capture_s: list[float] = []
-        self.restore_s: list[float] = []
-        self.state_bytes = 0
-        self.spare_tried = False
+    def __init__(
+        self,
+        env: Any,
+        bind: Bind | None,
+        seed: int,
+        make: Make | None,
+        steps_max: int,
+        page: mmap.mmap,
+    ) -> None:
+        self.difference = ""
+        self._step_s: list[float] = []
+        self._capture_s: list[float] = []
+        self._restore_s: list[float] = []
+        self._state_bytes = self._rounds = 0
+        self._spare_tried = False
         self._env = env
         self._bind = bind
         self._make = make
+        self._steps_max = steps_max
+        self._page = page
         self._actions = copy.deepcopy(env.action_space)
         self._actions.seed(seed)
         self._chance = random.Random(seed)
 
-    def run(self) -> str:
-        """Do all rounds; return the first difference, in words."""
+    def tell(self) -> bytes:
+        """What is known so far, also to the original, should this process not live to return."""
+        told = msgspec.msgpack.encode(
+            Verdict(
+                self.difference,
+                step_us=_typical(self._step_s),
+                capture_us=_typical(self._capture_s),
+                restore_us=_typical(self._restore_s),
+                state_bytes=self._state_bytes,
+                rounds=self._rounds,
+                spare_tried=self._spare_tried,
+            )
+        )
+        self._page[8 : 8 + len(told)] = told
+        self._page[4:8] = len(told).to_bytes(4, "little")
+        return told
+
+    def run(self) -> None:
+        """Do all rounds, until one finds a difference."""
         with contextlib.ExitStack() as stack:
             spare = None
             if self._make is not None and self._bind is not None:
                 spare = stack.enter_context(Spare(self._make, self._bind, self._draw(STEPS_MAX)))
-            self._go_on(self._draw(STEPS_MIN), -1)
-            pace = max(median(self.step_s), 1e-7)
-            steps = max(STEPS_MIN, min(STEPS_MAX, int(SHARE_S / pace)))
+            self._go_on(self._draw(min(STEPS_MIN, self._steps_max)), -1)
+            pace = max(median(self._step_s), 1e-7)
+            steps = min(self._steps_max, max(STEPS_MIN, int(SHARE_S / pace)))
+            self.tell()
             if self._bind is None:
                 self._go_on(self._draw(steps), -1)
-                return ""
+                return
             codec = self._bind(self._env)
             self._warm_up(codec)
             for before in (0, 1, steps // 2, steps):
-                found = self._round(codec, before, steps)
-                if found:
-                    return f"restored in place, it goes on differently: {found}"
-            if spare is not None and (found := self._try_spare(spare, codec, steps)):
-                return f"restored in a spare, it goes on differently: {found}"
+                self.difference = self._round(codec, before, steps)
+                self._rounds += 1
+                self.tell()
+                if self.difference:
+                    return
+            if spare is not None:
+                self.difference = self._try_spare(spare, codec, steps)
         self._measure(codec)
-        return ""
 
     def _measure(self, codec: Codec) -> None:
         """Times as they are in a process that has been running for a while: the first capture
         compiles, and the first restore pays for the pages that the fork shared."""
-        self.capture_s.clear()
-        self.restore_s.clear()
+        self._capture_s.clear()
+        self._restore_s.clear()
         for _ in range(CAPTURES):
             self._go_on(self._draw(1), -1)
             data = self._capture(codec)
         for _ in range(RESTORES):
             began = time.perf_counter()
             codec.restore(data)
-            self.restore_s.append(time.perf_counter() - began)
+            self._restore_s.append(time.perf_counter() - began)
 
     def _warm_up(self, codec: Codec) -> None:
         """Some states can't be told from a few steps (a sticky action); more of them are taken."""
@@ -224,16 +290,22 @@ class Trial:
         data = self._capture(codec)
         actions, reset_at = self._draw(steps), self._chance.randrange(steps // 4, steps)
         expected = self._go_on(actions, reset_at)
+        self._page[0] = RESTORED
+        began = time.perf_counter()
         codec.restore(data)
-        return difference(expected, self._go_on(actions, reset_at))
+        self._restore_s.append(time.perf_counter() - began)
+        found = difference(expected, self._go_on(actions, reset_at))
+        self._page[0] = ORIGINAL
+        return found and f"restored in place, it goes on differently: {found}"
 
     def _try_spare(self, spare: Spare, codec: Codec, steps: int) -> str:
-        self.spare_tried = True
+        self._spare_tried = True
         data = self._capture(codec)
         actions = spare.actions[:steps]
         expected = go_on(self._env, actions, steps // 3)
         seen = spare.go_on(data, steps)
-        return seen if isinstance(seen, str) else difference(_as_sent(expected), seen)
+        found = seen if isinstance(seen, str) else difference(_as_sent(expected), seen)
+        return found and f"restored in a spare, it goes on differently: {found}"
 
     def _draw(self, count: int) -> list[Any]:
         return [self._actions.sample() for _ in range(count)]
@@ -241,12 +313,12 @@ class Trial:
     def _capture(self, codec: Codec) -> bytes:
         began = time.perf_counter()
         data = codec.capture()
-        self.capture_s.append(time.perf_counter() - began)
-        self.state_bytes = len(data)
+        self._capture_s.append(time.perf_counter() - began)
+        self._state_bytes = len(data)
         return data
 
     def _go_on(self, actions: list[Any], reset_at: int) -> list[Record]:
-        return go_on(self._env, actions, reset_at, self.step_s)
+        return go_on(self._env, actions, reset_at, self._step_s)
 
 
 class Spare:
@@ -315,65 +387,3 @@ def _read_all(fd: int) -> bytes:
 def _as_sent(records: list[Record]) -> list[Record]:
     sent: list[Record] = msgspec.msgpack.decode(msgspec.msgpack.encode(records))
     return sent
-
-
-def go_on(
-    env: Any, actions: list[Any], reset_at: int, step_s: list[float] | None = None
-) -> list[Record]:
-    """Step with these actions; reset where an episode ends, and once in its middle."""
-    records: list[Record] = []
-    for number, action in enumerate(actions):
-        began = time.perf_counter()
-        obs, reward, terminated, truncated, _ = env.step(action)
-        if step_s is not None:
-            step_s.append(time.perf_counter() - began)
-        ended = [bool(terminated), bool(truncated)]
-        records.append([f"step {number + 1}", exactly([obs, reward, *ended])])
-        if any(ended) or number == reset_at:
-            records.append([f"the reset after step {number + 1}", exactly([env.reset()[0]])])
-    return records
-
-
-def exactly(value: Any) -> Any:
-    """A value as nested lists in which == means equal bit for bit, types included."""
-    if isinstance(value, np.ndarray | np.generic):
-        if value.dtype.hasobject:
-            return [value.dtype.str, list(value.shape), exactly(value.tolist())]
-        return [value.dtype.str, list(value.shape), value.tobytes()]
-    if isinstance(value, Mapping):
-        return [[str(key), exactly(each)] for key, each in value.items()]
-    if isinstance(value, tuple | list):
-        return [exactly(each) for each in value]
-    return [type(value).__name__, value.hex() if isinstance(value, float) else repr(value)]
-
-
-_PARTS = ("observation", "reward", "terminated", "truncated")
-"""An exercised object has only the first."""
-
-
-def difference(expected: list[Record], seen: list[Record]) -> str:
-    """The first difference between two sequences of records, in words; empty if there is none."""
-    for (label, before), (now_label, now) in zip(expected, seen, strict=False):
-        if label != now_label:
-            return f"{now_label} came where {label} was expected"
-        for part, one, other in zip(_PARTS, before, now, strict=False):
-            if one != other:
-                return f"the {part} of {label} differs{_extent(one, other)}"
-    if len(expected) != len(seen):
-        return f"{len(seen)} results instead of {len(expected)}"
-    return ""
-
-
-def _extent(one: Any, other: Any) -> str:
-    """How much of an array, or which two numbers."""
-    arrays = all(len(each) == 3 and isinstance(each[2], bytes) for each in (one, other))
-    if arrays and one[:2] == other[:2]:
-        kind = np.dtype(one[0])
-        before, now = np.frombuffer(one[2], kind), np.frombuffer(other[2], kind)
-        if len(before) == 1:
-            return f": {now[0]} instead of {before[0]}"
-        where = np.flatnonzero(before != now)
-        return f" in {len(where)} of {len(before)} elements"
-    if len(one) == 2 and one[0] == other[0] == "float":
-        return f": {float.fromhex(other[1])} instead of {float.fromhex(one[1])}"
-    return f": {other[1]} instead of {one[1]}" if len(one) == len(other) == 2 else ""

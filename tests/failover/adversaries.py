@@ -234,6 +234,39 @@ class Segfaults(Base):
         return action, 0.0
 
 
+class Never(Base):
+    """Is killed by SIGSEGV in every step."""
+
+    def advance(self, action: int) -> tuple[float, float]:
+        os.kill(os.getpid(), signal.SIGSEGV)
+        return action, 0.0
+
+
+class DiesRestored(Base):
+    """Compares its count with the process's, and leaves when they differ: it can't be set back."""
+
+    counted: ClassVar[list[int]] = [0]
+
+    def build(self) -> None:
+        self.count = 0
+
+    def advance(self, action: int) -> tuple[float, float]:
+        self.count += 1
+        self.counted[0] += 1
+        if self.count != self.counted[0]:
+            os._exit(4)
+        return action, 0.0
+
+
+class Raises(Base):
+    """Raises in its fifth step."""
+
+    def advance(self, action: int) -> tuple[float, float]:
+        if self.age == 5:
+            raise ZeroDivisionError("on purpose")
+        return action, 0.0
+
+
 class Exits(Base):
     """Leaves its process in its fifth step."""
 
