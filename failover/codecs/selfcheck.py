@@ -48,8 +48,7 @@ Bind = Callable[[Any], Codec]
 class Verdict(msgspec.Struct, frozen=True):
     """What the check found. `difference` is empty if the codec was faithful in all it tried.
 
-    `rounds` counts the comparisons. `ended` says how the environment, by itself, ended the trials early.
-
+    `rounds` counts the comparisons. `ended` says how the environment ended trials by itself.
     Times in microseconds, medians; 0.0 where there was nothing to measure.
     """
 
