@@ -52,7 +52,7 @@ def counted(number: int, noun: str) -> str:
 
 def states(snapshot: Snapshot) -> str:
     """`6 running, 2 done`, in the order of life."""
-    order = ("starting", "running", "done", "quarantined")
+    order = ("starting", "ready", "running", "done", "quarantined")
     shown = [f"{snapshot.states[s]:,} {s}" for s in order if snapshot.states[s]]
     return ", ".join(shown) or "none"
 

@@ -123,8 +123,9 @@ class Failover:
 
 @dataclass(slots=True)
 class AgentReport:
-    """Where one agent stands. `state` is `starting`, `running`, `done` or `quarantined`;
-    `failovers` counts what it survived, `protection` says by role how its state is kept."""
+    """Where one agent stands. `state` is `starting`, `ready` (it waits for others to start),
+    `running`, `done` or `quarantined`; `failovers` counts what it survived, `protection` says by
+    role how its state is kept."""
 
     name: str
     group: str

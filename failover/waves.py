@@ -45,10 +45,11 @@ class Waves(Generic[K]):
                 return key
         return None
 
-    def ready(self, key: K, now: float) -> None:
-        """This one has started, and waits to be released."""
+    def ready(self, key: K, now: float) -> bool:
+        """This one has started, and waits to be released. Return whether for others."""
         self._starting.pop(key, None)
         self._ready.setdefault(key, now)
+        return self._holds(now)
 
     def drop(self, key: K) -> None:
         """This one does not wait or start (any more); again is no error."""
@@ -57,12 +58,14 @@ class Waves(Generic[K]):
 
     def release(self, now: float) -> list[K]:
         """Those that may step from now on, each told once, in the order of their `ready`."""
-        hold = self._waves and (self.waiting or self._count(now))
-        until = now - HOLD_MAX_S if hold else now
+        until = now - HOLD_MAX_S if self._holds(now) else now
         free = [key for key, _ in takewhile(lambda item: item[1] <= until, self._ready.items())]
         for key in free:
             del self._ready[key]
         return free
+
+    def _holds(self, now: float) -> bool:
+        return self._waves and bool(self.waiting or self._count(now))
 
     def _count(self, now: float) -> int:
         """How many are starting, and have not been for long. They stand in the order of time."""

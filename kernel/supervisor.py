@@ -285,7 +285,8 @@ class Supervisor:
 
     def ready(self, agent: Agent) -> None:
         """An agent is ready: it steps as soon as its wave lets it."""
-        self.waves.ready(agent.name, self.now())
+        if self.waves.ready(agent.name, self.now()):
+            agent.report.state = "ready"
         self.admit()
         self.loop.call_soon(self.guarded(self._release))
 

@@ -64,6 +64,13 @@ def chatter() -> None:
             os.write(stream, b'{"agents": "forged"}\n\xff\xfe\x1b[2J' + b"x" * 65_500 + b"\n")
 
 
+def torrent() -> None:
+    """64 megabytes to stderr, in lines, and the last one says so."""
+    for number in range(64):
+        os.write(2, b"%05d %s\n" % (number, b"x" * ((1 << 20) - 7)))
+    os.write(2, b"that was all\n")
+
+
 FAULTS: dict[str, Callable[[], object]] = {
     "none": lambda: None,
     "segv": lambda: ctypes.string_at(8),
@@ -78,6 +85,7 @@ FAULTS: dict[str, Callable[[], object]] = {
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "grandchildren": spawn_grandchildren,
     "chatter": chatter,
+    "torrent": torrent,
 }
 
 

@@ -15,20 +15,20 @@ def anyone(_: str) -> bool:
 def test_few_agents_step_as_soon_as_they_are_ready() -> None:
     waves = Waves("ab", 2)
     assert [waves.next(0.0, anyone), waves.next(0.0, anyone)] == ["a", "b"]
-    waves.ready("b", 0.5)
+    assert not waves.ready("b", 0.5)
     assert waves.release(0.5) == ["b"]
 
 
 def test_in_waves_those_that_are_ready_wait_for_the_others() -> None:
     waves = Waves("abc", 2)
     assert [waves.next(0.0, anyone) for _ in range(3)] == ["a", "b", None]
-    waves.ready("a", 0.1)
-    waves.ready("a", 0.2)  # said twice
+    assert waves.ready("a", 0.1)
+    assert waves.ready("a", 0.2), "said twice"
     assert waves.release(0.2) == []
     assert waves.next(0.2, anyone) == "c"
     waves.ready("c", 0.3)
     assert waves.release(0.3) == [], "b is on its way"
-    waves.ready("b", 0.4)
+    assert not waves.ready("b", 0.4), "nobody is left to wait for"
     assert waves.release(0.4) == ["a", "c", "b"]
     assert waves.release(0.4) == []
 

@@ -65,12 +65,14 @@ def test_agents_that_start_in_waves_step_once_all_have_started(
 ) -> None:
     monkeypatch.setattr("dsec.tree.starting_max", lambda cores: 4)
     began: list[list[AgentState]] = []
+    told: list[list[str]] = []
 
     class Watching(Recording):
         def agent(self, report: AgentReport) -> None:
             super().agent(report)
             if report.state == "running":
                 began.append([each.state for each in stage.supervisor.agents.values()])
+                told.append([each.state for each in stage.supervisor.report.agents.values()])
 
     stage = Stage(tmp_path, *crowd())
     stage.hooks = Watching()
@@ -78,6 +80,7 @@ def test_agents_that_start_in_waves_step_once_all_have_started(
     assert set(states(report).values()) == {"done"}
     early = {AgentState.WAITING, AgentState.STARTING}
     assert not early.intersection(began[0]), "nobody steps before everybody has started"
+    assert "ready" in told[0], "and meanwhile people see who waits"
 
 
 @pytest.mark.guarantee("G1")
