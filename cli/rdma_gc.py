@@ -62,16 +62,16 @@ def cli(names: Sequence[str], force: bool, keep_last: int, as_json: bool) -> int
             problems.append(str(error))
     if as_json:
         click.echo(json.dumps({"pools": [_as_dict(each) for each in found], "problems": problems}))
-    else:
+    elif found:
         click.echo("\n".join(_lines(found, force=force)))
+    elif not names:
+        click.echo("There are no pools on this machine.")
     for problem in problems:
         click.echo(f"dsec-rdma-gc: {problem}", err=True)
     return 3 if problems else 0
 
 
 def _lines(found: Sequence[Survey], *, force: bool) -> list[str]:
-    if not found:
-        return ["There are no pools on this machine."]
     lines: list[str] = []
     for each in found:
         lines += [_head(each), *_body(each)]

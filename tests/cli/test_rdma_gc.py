@@ -109,7 +109,7 @@ def test_a_pinned_atom_keeps_a_pool(name: str, capsys: pytest.CaptureFixture[str
 
 
 def test_a_pool_whose_owner_lives_is_only_looked_at(
-    name: str, capsys: pytest.CaptureFixture[str]
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with filled(name, persist=False) as pool:
         found = asked(capsys, name)
@@ -119,6 +119,7 @@ def test_a_pool_whose_owner_lives_is_only_looked_at(
         told = capsys.readouterr()
         assert "belongs to process" in told.err
         assert "belongs to process" in told.out
+        monkeypatch.setattr("dsec.pools.pools", lambda: [name])  # never those of others
         assert main(["--force"]) == 0, "only a pool that was named is worth an error"
         assert pool.usage().atoms == 20
         pool.unlink()
@@ -148,10 +149,15 @@ def test_what_was_never_finished_goes(name: str, capsys: pytest.CaptureFixture[s
 
 
 def test_a_pool_that_is_not_there_is_an_error(
-    name: str, capsys: pytest.CaptureFixture[str]
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert main([name]) == 3
-    assert f"there is no pool {name}" in capsys.readouterr().err
+    told = capsys.readouterr()
+    assert f"there is no pool {name}" in told.err
+    assert told.out == ""
+    monkeypatch.setattr("dsec.pools.pools", list)
+    assert main([]) == 0
+    assert "no pools" in capsys.readouterr().out
     assert main(["--help"]) == 0
     assert "--force" in capsys.readouterr().out
     assert main(["--no-such-option"]) == 2
