@@ -88,6 +88,11 @@ def record_at(ring: Outbox | Peer, position: int, tail: int) -> Held:
     return held
 
 
+def missing(ring: Outbox | Peer, seq: int) -> CorruptRingError:
+    """The error for a record that is not where it must be."""
+    return CorruptRingError(f"{role_name(ring.role)} segment: record {seq} is not there any more")
+
+
 def records(ring: Outbox | Peer, position: int, tail: int) -> Iterator[Held]:
     """The records from `position` to `tail`, in order.
 

@@ -21,7 +21,7 @@ from dsec.runners import seeds
 from dsec.runners.failure import UserCodeError, describe, kind_of, shown
 from dsec.runners.lookup import did_you_mean, import_module, resolve
 from dsec.runners.loop import Session
-from dsec.runners.wiring import Wiring
+from dsec.runners.wiring import Attachment, Wiring
 
 AnyEnv = gymnasium.Env[Any, Any]
 
@@ -137,10 +137,12 @@ def _checked(env: Any, subject: str, where: str) -> AnyEnv:
     raise UserCodeError(message, where=where, lookup=True)
 
 
-def make_actor(session: Session, wiring: Wiring, kind: str, method: str) -> Any:
+def make_actor(session: Session, wiring: Wiring | Attachment, kind: str, method: str) -> Any:
     """Construct a policy or a reward, by the contract of contract.py.
 
     Args:
+        wiring: its spaces are what the object is constructed with. Where the outbox is mine
+            already, the progress word says what is done.
         kind: `policy` or `reward`, the key that its entry stands under.
         method: what the object must be able to do: `act` or `compute`.
 
@@ -150,7 +152,8 @@ def make_actor(session: Session, wiring: Wiring, kind: str, method: str) -> Any:
     """
     start, where = session.start, f"{kind}.entry"
     session.phase, session.where = Phase.CONSTRUCT, kind
-    wiring.outbox.enter(Phase.CONSTRUCT, 0)
+    if isinstance(wiring, Wiring):
+        wiring.outbox.enter(Phase.CONSTRUCT, 0)
     make = resolve(start.entry, where)
     session.reseed()
     if not callable(make):

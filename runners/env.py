@@ -24,7 +24,7 @@ from dsec.ipc.overflow import Spill
 from dsec.ipc.ring import FLAG_BOUNDARY, FLAG_END, KIND_ACTION, KIND_OBS
 from dsec.runners import seeds
 from dsec.runners.chaos import with_faults
-from dsec.runners.guard import Guard
+from dsec.runners.guard import Guard, Retained
 from dsec.runners.heir_env import Standing, take_over
 from dsec.runners.loop import (
     LOOK_EVERY,
@@ -141,11 +141,11 @@ class EnvWorker:
             keeping = protect(self._session, self._stage)
         if keeping is None:
             return
-        reader = self._actions.reader
-        sizes = self._record.fixed_bytes, (self._actions.layout.nbytes,)
-        guard = Guard(self._session, keeping, self._outbox, (reader,), *sizes)
+        actions = Retained(self._actions.reader, self._actions.layout.nbytes)
+        fixed = self._record.fixed_bytes
+        guard = Guard(self._session, keeping, self._outbox, fixed, (actions,))
         if snapshot is not None:
-            guard.inherit(snapshot.own, (snapshot.first,), self._seq, snapshot.interval)
+            guard.inherit(snapshot, self._seq)
         else:
             guard.keep(self._seq, self._stage.episodes)
         self._guard = guard

@@ -6,8 +6,8 @@ ring is about to lose what a replay from the last snapshot needs: the records in
 ring, which the next ones overwrite, and those in the rings it reads, which it gives back only when
 a snapshot has them behind it. Nothing is copied for a replay.
 
-This file knows positions in rings and seconds. What a snapshot is, the keeper that it is given
-decides: bytes in a memory file (StateKeeping), or a sleeping clone of the process (clone.py).
+This file knows positions in rings and seconds. What a snapshot is, the keeping that it is given
+decides: bytes in a memory file, or a sleeping clone of the process.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from dsec.runners.loop import Session
 FIRST_INTERVAL: Final = 32
 GIVEN_UP_INTERVAL: Final = 1024
 INTERVAL_MAX: Final = 1 << 20
+FAILURES_MAX: Final = 16
+RETRY_RECORDS: Final = 4
 TELL_EVERY_S: Final = 2.0
 _SMOOTHING: Final = 0.25
 _OUTLIER: Final = 4.0
@@ -39,7 +41,12 @@ class Keeping(Protocol):
     notes: tuple[str, ...]
 
     def keep(self, seq: int, own: int, read: Sequence[int], count: int, interval: int) -> None:
-        """Keep the state that follows record `seq`. Arguments as in Snapshot."""
+        """Keep the state at `seq`. Arguments as in Snapshot.
+
+        Raises:
+            SnapshotError: this state can't be kept; a later one perhaps can.
+            MachineError: the machine has no room for it.
+        """
 
 
 class StateKeeping:
@@ -74,18 +81,52 @@ class StateKeeping:
             self._session.channel.send(Kept(keeper.size), (keeper.fd,))
 
 
+class Retained:
+    """A ring whose records a runner holds for a replay.
+
+    Args:
+        nbytes: payload of a usual record.
+        current: the record at hand is still to be worked on when a snapshot is taken, so that a
+            replay begins with it and not after it.
+    """
+
+    __slots__ = ("_current", "_reader", "half", "stride")
+
+    def __init__(self, reader: Reader, nbytes: int, *, current: bool = False) -> None:
+        self._reader = reader
+        self._current = current
+        self.half = reader.peer.capacity // 2
+        self.stride = stride(nbytes)
+
+    @property
+    def position(self) -> int:
+        """Where a replay from now on begins."""
+        return int(self._reader.c.start if self._current else self._reader.c.read)
+
+    @property
+    def read(self) -> int:
+        """The end of what is held."""
+        return int(self._reader.c.read)
+
+    def give_back(self, *, answered: bool) -> None:
+        """Nothing before `position` is needed any more, or before `read` if that is answered."""
+        if self._current and not answered:
+            self._reader.release_prior()
+        else:
+            self._reader.release()
+
+
 class Guard:
     """Has one runner's state kept in time.
 
     Args:
         keeping: takes the snapshots.
         outbox: the runner's own.
-        readers: of the rings whose records it keeps for a replay.
-        own, read: positions of the snapshot that there is already, in the own ring and in those.
-        bytes_own: payload of the runner's usual record; `bytes_read` of those that it reads.
+        nbytes: payload of its usual record.
+        retained: the rings that it reads.
 
     Attributes:
-        due: at this record, or before it, the next snapshot is taken.
+        due: the next snapshot is taken at this record, or before it.
     """
 
     def __init__(
@@ -93,71 +134,89 @@ class Guard:
         session: Session,
         keeping: Keeping,
         outbox: Outbox,
-        readers: Sequence[Reader],
-        bytes_own: int,
-        bytes_read: Sequence[int],
+        nbytes: int,
+        retained: Sequence[Retained],
     ) -> None:
         self._session = session
         self._keeping: Keeping | None = keeping
         self._outbox = outbox
-        self._readers = readers
-        self._strides = (stride(bytes_own), *map(stride, bytes_read))
-        self._halves = (outbox.capacity // 2, *(reader.peer.capacity // 2 for reader in readers))
-        self._since = self._positions()
+        self._retained = retained
+        self._half = outbox.capacity // 2
+        self._stride = stride(nbytes)
+        self._own = outbox.tail
+        self._read = [ring.position for ring in retained]
+        self._seq = -1
         self._budget = max(session.start.failover.budget, 1e-4)
         self._interval = FIRST_INTERVAL
         self._cost_s = self._period_s = 0.0
-        self._last_s = 0.0
-        self._last_seq = -1
-        self._told_s = 0.0
-        self._taken = 0
+        self._last_s = self._told_s = 0.0
+        self._taken = self._failures = 0
         self.due = 0
 
-    def inherit(self, own: int, read: Sequence[int], seq: int, interval: int) -> None:
+    def inherit(self, snapshot: Snapshot, seq: int) -> None:
         """Go on from a predecessor's snapshot: what follows it is retained, and the next is due."""
-        self._since = (own, *read)
-        self._interval = max(1, interval)
+        self._own = snapshot.own
+        self._read = [snapshot.first, snapshot.second][: len(self._retained)]
+        self._seq = snapshot.seq
+        self._interval = max(1, snapshot.interval)
         self.due = seq + 1
 
-    def _positions(self) -> tuple[int, ...]:
-        return (self._outbox.tail, *(int(reader.c.read) for reader in self._readers))
+    def left(self, n: int) -> int:
+        """How many records more fit until a ring would lose what a replay needs; n is the latest.
 
-    def left(self) -> int:
-        """How many usual records fit until a ring would lose what a replay needs."""
-        return min(
-            (half - distance(since, now)) // size
-            for half, now, since, size in zip(
-                self._halves, self._positions(), self._since, self._strides, strict=True
-            )
-        )
+        Records may be longer than usual: as long as they were since the snapshot, and a bit.
+        """
+        records = max(1, n - self._seq)
+        used = distance(self._own, self._outbox.tail)
+        left = (self._half - used) // max(self._stride, used * 5 // (4 * records))
+        for ring, since in zip(self._retained, self._read, strict=True):
+            used = distance(since, ring.read)
+            left = min(left, (ring.half - used) // max(ring.stride, used * 5 // (4 * records)))
+        return left
 
     def mark_after(self, n: int) -> int:
-        """The record at which this guard wants to be asked next; n is the last one published."""
-        return min(max(self.due, n + 1), n + max(1, self.left() - 1))
+        """The record at which this guard wants to be asked next; n is the latest."""
+        return min(max(self.due, n + 1), n + max(1, self.left(n) - 1))
 
-    def look(self, n: int, count: int) -> None:
-        """Take a snapshot after record n, which is published, if one is due."""
-        if n >= self.due or self.left() < 2:
+    def look(self, n: int, count: int = 0) -> None:
+        """Take a snapshot at record n, if one is due."""
+        if n >= self.due or self.left(n) < 2:
             self.keep(n, count)
 
-    def keep(self, n: int, count: int) -> None:
-        """Take a snapshot after record n, and give back what only a replay needed."""
+    def relieve(self, n: int) -> None:
+        """Record n has not come: if that is because its writer waits for room, take a snapshot."""
+        if self.left(n) < 2:
+            self.keep(n, answered=True)
+
+    def keep(self, n: int, count: int = 0, *, answered: bool = False) -> None:
+        """Take a snapshot at record n, and give back what only a replay needed.
+
+        Args:
+            count: as in Snapshot.
+            answered: the record at hand is done with, although a replay usually begins with it.
+        """
         began = time.thread_time()
-        own, *read = self._positions()
+        own = self._outbox.tail
+        read = [ring.read if answered else ring.position for ring in self._retained]
         if self._keeping is not None:
             try:
                 self._keeping.keep(n, own, read, count, self._interval)
+                self._failures = 0
             except (SnapshotError, MachineError) as error:
+                self._failures += 1
+                if self._failures < FAILURES_MAX and self.left(n) > RETRY_RECORDS:
+                    self.due = n + RETRY_RECORDS
+                    return
                 self._give_up(str(error))
-        self._since = (own, *read)
-        for reader in self._readers:
-            reader.release()
-        ended = time.thread_time()
+        self._own, self._read = own, read
+        for ring in self._retained:
+            ring.give_back(answered=answered)
         if self._keeping is not None:
-            self._learn(n, began, ended)
+            self._learn(n, began, time.thread_time())
             if self._taken > 2 and time.monotonic() - self._told_s > TELL_EVERY_S:
                 self._told_s = time.monotonic()
                 self._session.channel.try_send(Kept(0, self._protection(self._keeping)))
+        self._seq = n
         self.due = n + self._interval
 
     def _give_up(self, why: str) -> None:
@@ -169,14 +228,14 @@ class Guard:
     def _learn(self, n: int, began: float, ended: float) -> None:
         """Let the interval follow what snapshots and records cost."""
         self._taken += 1
-        cost, records = ended - began, n - self._last_seq
+        cost, records = ended - began, n - self._seq
         if self._taken > 1 and records > 0:  # the first one warms up what it uses
             period = (began - self._last_s) / records
             self._cost_s = _smoothed(self._cost_s, cost)
             self._period_s = _smoothed(self._period_s, period)
             wanted = self._cost_s / (self._budget * max(self._period_s, 1e-9))
             self._interval = int(min(max(1.0, wanted + 1.0), INTERVAL_MAX))
-        self._last_seq, self._last_s = n, ended
+        self._last_s = ended
 
     def _protection(self, keeping: Keeping) -> Protection:
         """What was chosen, and measured so far; a replay takes half an interval on average."""

@@ -10,14 +10,18 @@ from __future__ import annotations
 from typing import Any
 
 from dsec.errors import LayoutError, RingInterrupted, RingTimeout
-from dsec.ipc.frames import Go, Phase, Role, Wire
+from dsec.ipc import overflow
+from dsec.ipc.frames import Go, Phase, Role
 from dsec.ipc.layout import Layout
 from dsec.ipc.overflow import Spill
 from dsec.ipc.ring import FLAG_BOUNDARY, FLAG_END, KIND_ACTION, KIND_OBS
 from dsec.ipc.turn import FLAGS_SHIFT, ROW_BITS, ROW_MASK, Turn
-from dsec.runners.construct import finish_actor, make_actor
+from dsec.runners.construct import finish_actor
 from dsec.runners.failure import UserCodeError
-from dsec.runners.loop import LOOK_EVERY, RING_SLICE_S, Session, live
+from dsec.runners.guard import Guard, Retained
+from dsec.runners.heir_actor import Answered, Heritage, begin, pass_by, protect, tell_unprotected
+from dsec.runners.loop import LOOK_EVERY, RING_SLICE_S, Session, live, serve_to_end
+from dsec.runners.replay_env import same_bytes
 from dsec.runners.transitions import GRAIN_BITS, HEAD_BYTES, Grid, ObsStream, RewardStream
 from dsec.runners.wiring import Wiring
 
@@ -25,17 +29,19 @@ _ACT = int(Phase.ACT)
 
 
 def run(session: Session) -> None:
-    """Wait to be wired, construct, serve to the end."""
-    frame, fds = session.expect(Wire)
-    wiring = session.connect(frame, fds)
-    policy = make_actor(session, wiring, "policy", "act")
-    live(session, wiring, PolicyWorker(session, wiring, policy))
+    """Wait to be wired or to take over, construct, serve to the end."""
+    wiring, policy, heritage, learns = begin(session, "policy", "act")
+    worker = PolicyWorker(session, wiring, policy, heritage or Heritage())
+    if heritage is None:
+        live(session, wiring, worker)
+    else:
+        serve_to_end(session, wiring, worker, Go(learns))
 
 
 class PolicyWorker:
     """Serves one agent's policy, until the env's stream ends."""
 
-    def __init__(self, session: Session, wiring: Wiring, policy: Any) -> None:
+    def __init__(self, session: Session, wiring: Wiring, policy: Any, heritage: Heritage) -> None:
         self._session = session
         self._wiring = wiring
         self._policy = policy
@@ -50,20 +56,31 @@ class PolicyWorker:
         self._actions = Grid(wiring.outbox, self._layout.views(wiring.outbox.buffer, HEAD_BYTES))
         self._spill = Spill(wiring.outbox)
         self._variable = bool(self._layout.variable or self._env.grid.record.layout.variable)
+        self._heritage = heritage
+        self._answered = Answered(wiring.outbox, heritage)
+        self._guard: Guard | None = None
+        self._rewards: RewardStream | None = None
+        if self.learns:
+            rewards, peer = wiring.reader(Role.REWARD), wiring.peers[Role.REWARD]
+            self._rewards = RewardStream(rewards, peer, n)
         self._seq = 0
 
     def serve(self, go: Go) -> int:
         """Answer observations until the last; return its sequence number."""
         del go  # whether the policy learns is known here best
-        session = self._session
+        session, heritage = self._session, self._heritage
+        if heritage.ended:
+            return heritage.seq + 1
         session.phase = Phase.ACT
+        self._seq = heritage.first
+        self._protect()
         # The more environments step between two observations, the longer the wait, and polling
         # through it takes the processor from other agents' environments: with 32 it was a quarter
         # of all time, to save one wake-up.
         self._outbox.spin //= self._wiring.num_envs
         try:
-            if self.learns:
-                self._serve_learning()
+            if self._rewards is not None:
+                self._serve_learning(self._rewards)
             elif self._variable:
                 self._serve_variable()
             else:
@@ -79,6 +96,34 @@ class PolicyWorker:
         session.write_end(self._outbox, self._seq)
         return self._seq
 
+    def _protect(self) -> None:
+        """Begin where the heritage says; from here on the policy's state is kept, if it can be."""
+        session, heritage, env = self._session, self._heritage, self._env
+        pass_by(env.reader, heritage.first)
+        keeping = heritage.keeping
+        if keeping is None:
+            self._outbox.enter(Phase.IDLE, self._seq)
+            keeping = protect(session, self._policy)
+        if keeping is None:
+            return
+        retained = [Retained(env.reader, env.fixed_bytes, current=True)]
+        if self._rewards is not None:
+            retained.append(Retained(self._rewards.reader, self._rewards.nbytes))
+        self._guard = Guard(session, keeping, self._outbox, self._layout.nbytes, retained)
+        if heritage.snapshot is not None:
+            self._guard.inherit(heritage.snapshot, heritage.seq)
+
+    def _look(self, n: int) -> int:
+        """What is not done for each observation; n is at hand. Returns when to come again."""
+        session = self._session
+        if session.attention or n % LOOK_EVERY == 0:
+            session.look()
+        mark = n + LOOK_EVERY - n % LOOK_EVERY
+        if self._guard is None or n <= self._answered.until:
+            return mark
+        self._guard.look(n)
+        return min(mark, self._guard.mark_after(n))
+
     def close(self) -> dict[str, float]:
         """Close the policy."""
         return finish_actor(self._policy)
@@ -89,7 +134,7 @@ class PolicyWorker:
         pick_obs, pick_action = self._env.grid.obs.pick, self._actions.pick
         copy = None if self._zero_copy else self._env.copy
         act, write = self._policy.act, self._layout.write_batch
-        take = Turn(
+        turn = Turn(
             self._env.reader,
             kind=KIND_ACTION,
             nbytes=self._layout.nbytes,
@@ -99,10 +144,14 @@ class PolicyWorker:
             ahead=1,
             phase=_ACT,
             timeout_s=RING_SLICE_S,
-        ).take
-        n = 0
+        )
+        turn.keep = self._guard is not None
+        take = turn.take
+        self._repeat()
+        n = self._seq
         try:
-            row, at, flags = self._wait(0)
+            row, at, flags = self._wait(n)
+            mark = self._look(n)
             while not flags & FLAG_END:
                 obs = pick_obs(at)
                 write(pick_action(row), act(obs if copy is None else copy(obs)))
@@ -116,8 +165,21 @@ class PolicyWorker:
                 except (RingTimeout, RingInterrupted):
                     n += 1
                     row, at, flags = self._wait(n)
-                if session.attention or not n % LOOK_EVERY:
-                    session.look()
+                if n == mark or session.attention:
+                    mark = self._look(n)
+        finally:
+            self._seq = n
+
+    def _repeat(self) -> None:
+        """Act again on what a predecessor has answered since its snapshot."""
+        reader, act = self._env.reader, self._policy.act
+        n = self._seq
+        try:
+            while n <= self._answered.until:
+                self._session.next(reader, Phase.ACT)
+                row = self._env.check(n)
+                self._put(n, reader.flags, act(self._env.obs(row)))
+                n += 1
         finally:
             self._seq = n
 
@@ -125,13 +187,15 @@ class PolicyWorker:
         """Make room for action n, wait for observation n: where they lie, and its flags."""
         reader = self._env.reader
         row = self._session.claim(self._outbox, self._layout.nbytes) >> GRAIN_BITS
+        if self._guard is not None:
+            self._guard.relieve(n)
         self._session.next(reader, Phase.ACT)
         return row, self._env.check(n), reader.flags
 
     def _serve_variable(self) -> None:
         """The same where observations or actions have no fixed size: nothing is zero-copy."""
-        session, reader = self._session, self._env.reader
-        n = 0
+        session, reader, guard = self._session, self._env.reader, self._guard
+        n = self._seq
         try:
             while True:
                 session.next(reader, Phase.ACT)
@@ -139,17 +203,20 @@ class PolicyWorker:
                 flags = reader.flags
                 if flags & FLAG_END:
                     return
+                if guard is not None or session.attention or not n % LOOK_EVERY:
+                    self._look(n)
                 self._put(n, flags, self._policy.act(self._env.obs(row)))
-                reader.release()
+                if guard is None:
+                    reader.release()
                 n += 1
-                if session.attention or not n % LOOK_EVERY:
-                    session.look()
         finally:
             self._seq = n
 
     def _put(self, n: int, flags: int, chosen: Any) -> Any:
-        """Publish action n; return a copy of it."""
+        """Publish action n, or compare it with what is published; return a copy of it."""
         layout, nbytes = self._layout, self._layout.nbytes
+        if n <= self._answered.until:
+            return self._compare(n, chosen)
         views = self._actions.pick(self._session.claim(self._outbox, nbytes) >> GRAIN_BITS)
         layout.write_batch(views, chosen)
         copied = layout.copy(views) if self.learns else None
@@ -157,25 +224,38 @@ class PolicyWorker:
         self._session.commit(self._spill, n, KIND_ACTION, flags & FLAG_BOUNDARY, nbytes, rest)
         return copied
 
-    def _serve_learning(self) -> None:
+    def _compare(self, n: int, chosen: Any) -> Any:
+        """Compare with action n, which counts: return a copy of it."""
+        layout, outbox = self._layout, self._outbox
+        made = layout.views(bytearray(max(1, layout.nbytes)))
+        layout.write_batch(made, chosen)
+        held = self._answered.take(n)
+        there = layout.views(outbox.buffer, held.offset)
+        rest = overflow.tail(outbox, held.flags, held.offset, held.nbytes, layout.nbytes)
+        layout.unpack(there, rest)
+        if not same_bytes(made, there) or layout.pack(made) != rest:
+            tell_unprotected(self._session, f"action {n} came out differently when it was repeated")
+        return layout.copy(there)
+
+    def _serve_learning(self, rewards: RewardStream) -> None:
         """The loop of a policy that learns: transition n-1, then action n."""
         session, outbox, env = self._session, self._outbox, self._env
-        reader = env.reader
-        peer = self._wiring.peers[Role.REWARD]
-        rewards = RewardStream(self._wiring.reader(Role.REWARD), peer, self._wiring.num_envs)
+        reader, guard = env.reader, self._guard
         act, learn = self._policy.act, self._policy.learn
         zero_copy = self._zero_copy and not self._variable
         obs_before: Any = None
         action_before: Any = None
-        n = 0
+        n = first = self._seq
+        pass_by(rewards.reader, first)
         try:
             while True:
                 session.next(reader, Phase.IDLE)
                 row = env.check(n)
-                if n > 0:
-                    session.next(rewards.reader, Phase.LEARN)
+                if n > first:
+                    self._next_reward(rewards, n - 1)
                     reward = rewards.take(n - 1)
-                    rewards.reader.release()
+                    if guard is None:
+                        rewards.reader.release()
                     transition = env.transition(row, obs_before, action_before, reward)
                     session.phase = Phase.LEARN
                     learn(transition)
@@ -183,15 +263,24 @@ class PolicyWorker:
                 flags = reader.flags
                 if flags & FLAG_END:
                     return
+                if guard is not None or session.attention or not n % LOOK_EVERY:
+                    self._look(n)
                 outbox.enter(_ACT, n)
                 # Both are copies, and not the same one: a policy may normalise in place.
                 obs_before = env.obs(row)
                 chosen = act(env.grid.obs.pick(row) if zero_copy else env.obs(row))
                 action_before = self._put(n, flags, chosen)
-                reader.release()
+                if guard is None:
+                    reader.release()
                 n += 1
-                if session.attention or not n % LOOK_EVERY:
-                    session.look()
         finally:
             # What learn raises belongs to the transition before the observation at hand.
             self._seq = n - 1 if session.phase is Phase.LEARN else n
+
+    def _next_reward(self, rewards: RewardStream, seq: int) -> None:
+        """Wait for reward `seq`. One before it was for a transition that a predecessor had under
+        way, and that nobody can learn from any more."""
+        while True:
+            self._session.next(rewards.reader, Phase.LEARN)
+            if rewards.reader.seq >= seq:
+                return

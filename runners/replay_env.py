@@ -102,7 +102,7 @@ class Replay:
             ("end", made.flags, published.flags[row]),
             ("observation", made.obs, published.obs.pick(row)),
         ):
-            if not _same(mine, theirs):
+            if not same_bytes(mine, theirs):
                 raise SnapshotError(f"the {what} of transition {n} came out differently")
         told = held.nbytes > record.fixed_bytes
         # What lay beside the ring may be overwritten by now; the fixed part has been compared.
@@ -142,12 +142,12 @@ class Replay:
             raise SnapshotError(f"the terminal observation of transition {n} came out differently")
 
 
-def _same(mine: Any, theirs: Any) -> bool:
+def same_bytes(mine: Any, theirs: Any) -> bool:
     """Whether two trees of views hold the same bytes; variable leaves are compared elsewhere."""
     if isinstance(mine, dict):
-        return all(_same(mine[key], theirs[key]) for key in mine)
+        return all(same_bytes(mine[key], theirs[key]) for key in mine)
     if isinstance(mine, tuple):
-        return all(_same(a, b) for a, b in zip(mine, theirs, strict=True))
+        return all(same_bytes(a, b) for a, b in zip(mine, theirs, strict=True))
     if isinstance(mine, Slots):
         return True
     return bool(mine.tobytes() == theirs.tobytes())

@@ -14,12 +14,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsec.errors import PeerError, RingInterrupted, RingTimeout
-from dsec.ipc.frames import Go, Phase, Role, Wire
+from dsec.ipc.frames import Go, Phase, Role
 from dsec.ipc.layout import RewardRecord
 from dsec.ipc.ring import FLAG_BOUNDARY, FLAG_END, KIND_ACTION, KIND_OBS, KIND_REWARD
-from dsec.runners.construct import finish_actor, make_actor
+from dsec.runners.construct import finish_actor
 from dsec.runners.failure import UserCodeError, shown
-from dsec.runners.loop import LOOK_EVERY, RING_SLICE_S, Session, live
+from dsec.runners.guard import Guard, Retained
+from dsec.runners.heir_actor import (
+    Answered,
+    Heritage,
+    begin,
+    next_seq,
+    pass_by,
+    protect,
+    tell_unprotected,
+)
+from dsec.runners.loop import LOOK_EVERY, RING_SLICE_S, Session, live, serve_to_end
 from dsec.runners.transitions import (
     GRAIN_BITS,
     HEAD_BYTES,
@@ -36,11 +46,13 @@ LAST_WAIT_S = 0.02  # for the last record of an env that is being killed
 
 
 def run(session: Session) -> None:
-    """Wait to be wired, construct, serve to the end."""
-    frame, fds = session.expect(Wire)
-    wiring = session.connect(frame, fds)
-    reward = make_actor(session, wiring, "reward", "compute")
-    live(session, wiring, RewardWorker(session, wiring, reward))
+    """Wait to be wired or to take over, construct, serve to the end."""
+    wiring, reward, heritage, policy_learns = begin(session, "reward", "compute")
+    worker = RewardWorker(session, wiring, reward, heritage or Heritage())
+    if heritage is None:
+        live(session, wiring, worker)
+    else:
+        serve_to_end(session, wiring, worker, Go(policy_learns))
 
 
 class RewardWorker:
@@ -48,10 +60,13 @@ class RewardWorker:
 
     learns = False
 
-    def __init__(self, session: Session, wiring: Wiring, reward: Any) -> None:
+    def __init__(
+        self, session: Session, wiring: Wiring, reward: Any, heritage: Heritage
+    ) -> None:
         n = wiring.num_envs
         self._session = session
         self._reward = reward
+        self._passes_on = bool(getattr(reward, "passthrough", False))
         self._n = n
         self._outbox = wiring.outbox
         self._env = ObsStream(
@@ -64,16 +79,22 @@ class RewardWorker:
         views = self._record.views(wiring.outbox.buffer, HEAD_BYTES)
         self._rows: NDArray[np.float64] = Grid(wiring.outbox, views).tree
         self._obs_before: Any = None
-        self._expected = 0
-        self._seq = 0
+        self._heritage = heritage
+        self._answered = Answered(wiring.outbox, heritage)
+        self._guard: Guard | None = None
+        # The first observation of which no reward is due: there is none before it, or it is given.
+        self._first = self._expected = self._seq = heritage.first
 
     def serve(self, go: Go) -> int:
         """Answer transitions until the last; return the sequence number after it."""
-        session, reader = self._session, self._env.reader
+        session, reader, heritage = self._session, self._env.reader, self._heritage
+        if heritage.ended:
+            return heritage.seq + 1
         at_once = go.policy_learns
+        self._protect()
         if not at_once:
             self._outbox.spin = 0  # polling would take the processor from those who are waited for
-        take = self._pass_on if getattr(self._reward, "passthrough", False) else self._compute
+        take = self._pass_on if self._passes_on else self._compute
         ended = False
         try:
             while not ended:
@@ -83,14 +104,38 @@ class RewardWorker:
                     self._let_more_come()
                 before = self._seq
                 ended = take()
-                reader.release()
-                self._actions.reader.release()
+                if self._passes_on:
+                    reader.release()
+                    self._actions.reader.release()
+                elif self._guard is None:
+                    reader.release_prior()  # a successor needs the observation before its first
+                    self._actions.reader.release()
+                elif self._seq > self._answered.until:
+                    self._guard.look(self._seq)
                 if session.attention or self._seq % LOOK_EVERY < self._seq - before:
                     session.look()
         finally:
             session.seq = self._seq
         session.write_end(self._outbox, self._seq)
         return self._seq
+
+    def _protect(self) -> None:
+        """Begin where the heritage says; from here on the object's state is kept, if it can be."""
+        heritage, env, actions = self._heritage, self._env, self._actions
+        pass_by(env.reader, heritage.first)
+        pass_by(actions.reader, heritage.first)
+        self._expected = self._seq = next_seq(env.reader, heritage.first)
+        keeping = heritage.keeping or protect(self._session, self._reward)
+        if keeping is None:
+            return
+        retained = [
+            Retained(env.reader, env.fixed_bytes, current=True),
+            Retained(actions.reader, actions.layout.nbytes),
+        ]
+        nbytes = self._record.fixed_bytes
+        self._guard = Guard(self._session, keeping, self._outbox, nbytes, retained)
+        if heritage.snapshot is not None:
+            self._guard.inherit(heritage.snapshot, heritage.seq + 1)
 
     def close(self) -> dict[str, float]:
         """Close the reward object."""
@@ -142,7 +187,7 @@ class RewardWorker:
             if reader.seq != seq or reader.kind != KIND_OBS or reader.nbytes < obs_bytes:
                 env.check(seq)
             flags = reader.flags
-            if seq > 0:
+            if seq > self._first:
                 last = seq - 1
                 if not next_action():
                     raise _no_action(last)
@@ -172,7 +217,7 @@ class RewardWorker:
         session, env, reader, seq = self._session, self._env, self._env.reader, self._expected
         row = env.check(seq)
         flags = reader.flags
-        if seq > 0:
+        if seq > self._first:
             last = seq - 1
             if not self._actions.reader.try_next():
                 raise _no_action(last)
@@ -185,14 +230,24 @@ class RewardWorker:
                 rewards = np.where(transition.infra, 0.0, rewards)
             session.phase = Phase.IDLE
             self._outbox.enter(Phase.IDLE, last)
-            nbytes = self._record.fixed_bytes
-            self._rows[session.claim(self._outbox, nbytes) >> GRAIN_BITS] = rewards
-            self._outbox.commit(last, KIND_REWARD, flags & FLAG_BOUNDARY, nbytes)
+            self._put(last, flags, rewards)
         if not flags & FLAG_END:
             self._obs_before = env.obs(row)
         self._seq = seq
         self._expected = seq + 1
         return bool(flags & FLAG_END)
+
+
+    def _put(self, n: int, flags: int, rewards: NDArray[np.float64]) -> None:
+        """Publish reward n, or compare it with what is published."""
+        outbox, nbytes = self._outbox, self._record.fixed_bytes
+        if n > self._answered.until:
+            self._rows[self._session.claim(outbox, nbytes) >> GRAIN_BITS] = rewards
+            outbox.commit(n, KIND_REWARD, flags & FLAG_BOUNDARY, nbytes)
+            return
+        held = self._answered.take(n)
+        if self._record.views(outbox.buffer, held.offset).tobytes() != rewards.tobytes():
+            tell_unprotected(self._session, f"reward {n} came out differently when it was repeated")
 
 
 def _no_action(seq: int) -> PeerError:

@@ -273,6 +273,7 @@ class RewardStream:
     def __init__(self, reader: Reader, peer: Peer, n: int) -> None:
         self.reader = reader
         self._record = RewardRecord(n)
+        self.nbytes = self._record.fixed_bytes
         self._buffer = peer.buffer
 
     def take(self, seq: int) -> NDArray[np.float64]:

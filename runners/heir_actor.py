@@ -1,0 +1,192 @@
+"""What a policy or reward runner does when it takes over from a dead one.
+
+The object is constructed as its predecessor's was, and given that one's last state, if one was
+kept; it then answers again what had been answered since, which is compared with what is in the ring
+and not published (policy.py, reward.py). Where no state was kept it begins anew, and says so:
+no episode has to end for it. Until its predecessor is fenced this file writes to no ring.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dsec.errors import DsecError
+from dsec.failover import keep
+from dsec.failover.codecs import find_object_codec, object_codec_named
+from dsec.failover.keep import Snapshot
+from dsec.ipc import recall, segment
+from dsec.ipc.frames import Kept, Protection, Role, TakenOver, Takeover
+from dsec.ipc.recall import Held
+from dsec.ipc.ring import KIND_END, Outbox, Reader
+from dsec.runners.construct import make_actor
+from dsec.runners.guard import Keeping, StateKeeping
+from dsec.runners.loop import Session
+from dsec.runners.wiring import Wiring
+
+LEVELS = ("auto", "state")
+
+
+@dataclass(frozen=True, slots=True)
+class Heritage:
+    """Where an actor begins.
+
+    Attributes:
+        seq: the last record that its predecessors published; -1 before the first.
+        ended: they have ended the stream.
+        snapshot: the object's state is the one in it; None if it is as constructed.
+        keeping: takes the next snapshots, if that is decided already.
+    """
+
+    seq: int = -1
+    ended: bool = False
+    snapshot: Snapshot | None = None
+    keeping: Keeping | None = None
+
+    @property
+    def first(self) -> int:
+        """The record that is answered first, be it again."""
+        return self.seq + 1 if self.snapshot is None else self.snapshot.seq
+
+
+def begin(session: Session, kind: str, method: str) -> tuple[Wiring, Any, Heritage | None, bool]:
+    """Wait for Wire or Takeover and construct the object.
+
+    Returns:
+        The wiring, the object, what it inherits (None for the first of its line), and whether the
+        policy learns, where a Takeover says so.
+    """
+    frame, fds = session.expect_wiring()
+    if not isinstance(frame, Takeover):
+        wiring = session.connect(frame, fds)
+        return wiring, make_actor(session, wiring, kind, method), None, False
+    kept = segment.duplicate(fds[frame.kept]) if 0 <= frame.kept < len(fds) else -1
+    attachment = session.attach(frame, fds)
+    actor = make_actor(session, attachment, kind, method)
+    own = attachment.look()
+    began = time.perf_counter()
+    heritage = _inherit(session, actor, recall.last_record(own), kept)
+    stateless = getattr(actor, "passthrough", False) or heritage.seq < 0
+    exact = heritage.snapshot is not None or stateless
+    session.channel.send(
+        TakenOver(
+            exact=exact,
+            level="state" if heritage.snapshot else "none",
+            seq=heritage.seq,
+            replayed=0 if heritage.snapshot is None else heritage.seq + 1 - heritage.first,
+            restore_ms=round((time.perf_counter() - began) * 1e3, 3),
+            replay_ms=0.0,
+            why="" if exact else f"no state of the {kind} was kept: it begins anew",
+        )
+    )
+    wiring, newer = session.resume(attachment, policy_learns=frame.policy_learns)
+    if newer >= 0:
+        if kept >= 0:
+            os.close(kept)
+        kept = newer
+    # Until it was fenced the dead one may have published, and kept, more.
+    last = recall.last_record(own)
+    if kept >= 0 and (last.seq if last else -1) != heritage.seq:
+        heritage = _inherit(session, actor, last, kept)
+    own.close()
+    if kept >= 0:
+        os.close(kept)
+    return wiring, actor, _possible(session, wiring, heritage), frame.policy_learns
+
+
+def _possible(session: Session, wiring: Wiring, heritage: Heritage) -> Heritage:
+    """Without the records since the snapshot nothing is repeated: an old state is better than
+    none, and said not to be the last one."""
+    snapshot = heritage.snapshot
+    if snapshot is None:
+        return heritage
+    env = wiring.peers[Role.ENV]
+    _, tail, _ = recall.positions(env)
+    cursor = recall.positions(wiring.outbox).cursors[Role.ENV]
+    if cursor == tail or recall.record_at(env, cursor, tail).seq <= snapshot.seq:
+        return heritage
+    tell_unprotected(session, "what came after its last snapshot was not there to be repeated")
+    return replace(heritage, snapshot=None)
+
+
+def _inherit(session: Session, actor: Any, last: Held | None, kept: int) -> Heritage:
+    """Give the object its predecessor's state, where there is one."""
+    ended = last is not None and last.kind == KIND_END
+    # The record that ends a stream bears the number of the answer that it is not.
+    seq = -1 if last is None else last.seq - ended
+    if ended or kept < 0:
+        return Heritage(seq, ended)
+    try:
+        snapshot = keep.newest(kept)
+        if snapshot is None:
+            return Heritage(seq)
+        codec = object_codec_named(snapshot.codec, actor)
+        codec.restore(snapshot.parts[0])
+    except (DsecError, IndexError) as error:
+        tell_unprotected(session, f"its state was not restored: {error}")
+        return Heritage(seq)
+    capture = codec.capture
+    keeping = StateKeeping(session, lambda: (capture(),), snapshot.codec)
+    return Heritage(seq, snapshot=snapshot, keeping=keeping)
+
+
+def protect(session: Session, actor: Any) -> Keeping | None:
+    """How the object's state is kept; None where it isn't. The kernel is told."""
+    if session.start.failover.standby not in LEVELS or getattr(actor, "passthrough", False):
+        return None
+    codec, notes = find_object_codec(actor)
+    if codec is None:
+        session.channel.send(Kept(0, Protection("none", notes=notes)))
+        return None
+    capture = codec.capture
+    session.channel.send(Kept(0, Protection("state", codec.name, notes=notes)))
+    return StateKeeping(session, lambda: (capture(),), codec.name, notes)
+
+
+def tell_unprotected(session: Session, why: str) -> None:
+    """Say that what follows is not what it would have been."""
+    session.channel.try_send(Kept(0, Protection("none", notes=(why,))))
+
+
+def pass_by(reader: Reader, seq: int) -> None:
+    """Step over the records before `seq` that are published, and give them back."""
+    _, tail, _ = recall.positions(reader.peer)
+    for held in recall.records(reader.peer, int(reader.c.read), tail):
+        if held.seq >= seq:
+            break
+        reader.next(0.0)
+    reader.release()
+
+
+def next_seq(reader: Reader, least: int) -> int:
+    """The number of the record that comes next, which may not be published yet."""
+    peer, cursor = reader.peer, int(reader.c.read)
+    _, tail, _ = recall.positions(peer)
+    if cursor != tail:
+        return recall.record_at(peer, cursor, tail).seq
+    last = recall.last_record(peer)
+    return least if last is None else max(least, last.seq + 1)
+
+
+class Answered:
+    """What the predecessors had published since the snapshot, to be compared with."""
+
+    def __init__(self, outbox: Outbox, heritage: Heritage) -> None:
+        self._outbox = outbox
+        self._tail = outbox.tail
+        self._at = outbox.tail if heritage.snapshot is None else heritage.snapshot.own
+        self.until = heritage.seq
+
+    def take(self, seq: int) -> Held:
+        """The published record `seq`, which must be the next.
+
+        Raises:
+            CorruptRingError: it isn't there.
+        """
+        held = recall.record_at(self._outbox, self._at, self._tail)
+        self._at = held.end
+        if held.seq != seq:
+            raise recall.missing(self._outbox, seq)
+        return held
