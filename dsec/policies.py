@@ -37,23 +37,46 @@ class RandomPolicy:
     ) -> None:
         """Construct; the same seed gives the same actions."""
         del observation_space
-        draw = _uniform(action_space, num_envs, np.random.default_rng(seed))
-        if draw is None:
-            batched = batch_space(action_space, num_envs)
-            batched.seed(seed)
-            self._next: Callable[[], Any] = batched.sample
-        else:
-            self._next = _step_by_step(draw).__next__
+        self._random = np.random.default_rng(seed)
+        self._draw = _uniform(action_space, num_envs, self._random)
+        self._space: Space[Any] | None = None
+        if self._draw is None:
+            self._space = batch_space(action_space, num_envs)
+            self._space.seed(seed)
+        self._block: NDArray[Any] = np.empty(0)
+        self._rows: Iterator[Any] = iter(self._block)
+        self._before = self._random.bit_generator.state
 
     def act(self, obs: Any) -> Any:
         """Return random actions, whatever the observations."""
         del obs
-        return self._next()
+        action = next(self._rows, None)
+        return self._more() if action is None else action
 
+    def _more(self) -> Any:
+        """Draw a block; return its first actions."""
+        if self._draw is None:
+            assert self._space is not None, "made where nothing is drawn in blocks"
+            return self._space.sample()
+        self._before = self._random.bit_generator.state
+        self._block = self._draw()
+        self._rows = iter(self._block)
+        return next(self._rows)
 
-def _step_by_step(draw: Callable[[], NDArray[Any]]) -> Iterator[NDArray[Any]]:
-    while True:
-        yield from draw()
+    def get_state(self) -> dict[str, Any]:
+        """Where it is: the generator before the current block, and how much of that is left."""
+        left = int(self._rows.__length_hint__())  # type: ignore[attr-defined]
+        random = self._before if left else self._random.bit_generator.state
+        return {"random": random, "left": left, "space": self._space}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self._space = state["space"]
+        self._random.bit_generator.state = self._before = state["random"]
+        self._rows = iter(self._block[:0])
+        if self._draw is not None and state["left"]:
+            self._block = self._draw()
+            self._rows = iter(self._block[len(self._block) - state["left"] :])
 
 
 def _uniform(

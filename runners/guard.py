@@ -251,7 +251,7 @@ class Guard:
 
 
 def _smoothed(value: float, sample: float) -> float:
-    """A running mean that a single preemption can't throw."""
-    if value <= 0.0:
+    """A running mean that a single preemption can't throw; the first samples are the worst."""
+    if value <= 0.0 or sample < value / 2:
         return sample
     return value + _SMOOTHING * (min(sample, _OUTLIER * value) - value)

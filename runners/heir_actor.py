@@ -87,9 +87,7 @@ def begin(session: Session, kind: str, method: str) -> tuple[Wiring, Any, Herita
             os.close(kept)
         kept = newer
     # Until it was fenced the dead one may have published, and kept, more.
-    last = recall.last_record(own)
-    if kept >= 0 and (last.seq if last else -1) != heritage.seq:
-        heritage = _inherit(session, actor, last, kept)
+    heritage = _inherit(session, actor, recall.last_record(own), kept, heritage)
     own.close()
     if kept >= 0:
         os.close(kept)
@@ -102,17 +100,16 @@ def _possible(session: Session, wiring: Wiring, heritage: Heritage) -> Heritage:
     snapshot = heritage.snapshot
     if snapshot is None:
         return heritage
-    env = wiring.peers[Role.ENV]
-    _, tail, _ = recall.positions(env)
-    cursor = recall.positions(wiring.outbox).cursors[Role.ENV]
-    if cursor == tail or recall.record_at(env, cursor, tail).seq <= snapshot.seq:
+    if next_seq(wiring.reader(Role.ENV), 0) <= snapshot.seq:
         return heritage
     tell_unprotected(session, "what came after its last snapshot was not there to be repeated")
     return replace(heritage, snapshot=None)
 
 
-def _inherit(session: Session, actor: Any, last: Held | None, kept: int) -> Heritage:
-    """Give the object its predecessor's state, where there is one."""
+def _inherit(
+    session: Session, actor: Any, last: Held | None, kept: int, before: Heritage | None = None
+) -> Heritage:
+    """Give the object its predecessor's state, where there is one; but for what it has `before`."""
     ended = last is not None and last.kind == KIND_END
     # The record that ends a stream bears the number of the answer that it is not.
     seq = -1 if last is None else last.seq - ended
@@ -122,6 +119,8 @@ def _inherit(session: Session, actor: Any, last: Held | None, kept: int) -> Heri
         snapshot = keep.newest(kept)
         if snapshot is None:
             return Heritage(seq)
+        if before is not None and before.snapshot and before.snapshot.seq == snapshot.seq:
+            return replace(before, seq=seq)
         codec = object_codec_named(snapshot.codec, actor)
         codec.restore(snapshot.parts[0])
     except (DsecError, IndexError) as error:

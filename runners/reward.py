@@ -60,9 +60,7 @@ class RewardWorker:
 
     learns = False
 
-    def __init__(
-        self, session: Session, wiring: Wiring, reward: Any, heritage: Heritage
-    ) -> None:
+    def __init__(self, session: Session, wiring: Wiring, reward: Any, heritage: Heritage) -> None:
         n = wiring.num_envs
         self._session = session
         self._reward = reward
@@ -236,7 +234,6 @@ class RewardWorker:
         self._seq = seq
         self._expected = seq + 1
         return bool(flags & FLAG_END)
-
 
     def _put(self, n: int, flags: int, rewards: NDArray[np.float64]) -> None:
         """Publish reward n, or compare it with what is published."""

@@ -1,0 +1,83 @@
+"""Policies and rewards that take over from dead ones: the same actions, weights and rewards."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from dsec.ipc.channel import Channel
+from dsec.ipc.frames import EnvSettings, FailoverSettings, Role
+from tests.runners import worlds
+from tests.runners.kernel import Agent, AgentPlan, Agents
+from tests.runners.reference import compare_with_reference
+from tests.runners.succession import Succession
+
+STATE = FailoverSettings(standby="state")
+Successions = Callable[[AgentPlan], Succession]
+
+
+@pytest.fixture
+def successions(agents: Agents, zygote: Channel) -> Iterator[Successions]:
+    made: list[Succession] = []
+
+    def start(plan: AgentPlan) -> Succession:
+        made.append(Succession(agents(plan).begin(), zygote))
+        return made[-1]
+
+    yield start
+    for succession in made:
+        succession.close()
+
+
+def entry(name: str, **kwargs: Any) -> EnvSettings:
+    return EnvSettings(entry=f"{worlds.HERE}:{name}", kwargs=kwargs)
+
+
+def check_numbers(agent: Agent) -> None:
+    for records in agent.records.values():
+        assert [record.seq for record in records] == list(range(len(records)))
+
+
+def killing(succession: Succession, roles: list[Role], deaths: int, most: int) -> Any:
+    """Faults at random instants, to each of these roles in turn."""
+    instants = sorted(random.Random(deaths).sample(range(5, most), deaths))
+
+    def at(role: Role) -> Callable[[], Any]:
+        return lambda: succession.take_over(role)
+
+    return {seq: at(roles[i % len(roles)]) for i, seq in enumerate(instants)}
+
+
+@pytest.mark.guarantee("G2", "G3")
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_a_random_policy_draws_on(successions: Successions, num_envs: int) -> None:
+    plan = AgentPlan(steps=6000 * num_envs, num_envs=num_envs, failover=STATE)
+    succession = successions(plan)
+    succession.drive(killing(succession, [Role.POLICY], 6, 4000))
+    check_numbers(succession.agent)
+    assert compare_with_reference(succession.agent) > 0
+    assert all(answer.exact for answer in succession.takeovers[Role.POLICY])
+
+
+@pytest.mark.guarantee("G2", "G3")
+def test_all_roles_take_over_in_turn(successions: Successions) -> None:
+    succession = successions(AgentPlan(steps=8000, failover=STATE))
+    roles = [Role.POLICY, Role.REWARD, Role.ENV]
+    succession.drive(killing(succession, roles, 9, 6000))
+    check_numbers(succession.agent)
+    assert compare_with_reference(succession.agent) > 0
+    for role in roles:
+        assert [answer.exact for answer in succession.takeovers[role]] == [True] * 3
+
+
+@pytest.mark.guarantee("G2")
+def test_a_policy_without_state_begins_anew_and_says_so(successions: Successions) -> None:
+    succession = successions(AgentPlan(steps=4000))
+    succession.drive(killing(succession, [Role.POLICY, Role.REWARD], 4, 2500))
+    check_numbers(succession.agent)
+    for answer in succession.takeovers[Role.POLICY]:
+        assert not answer.exact and "begins anew" in answer.why
+    assert all(answer.exact for answer in succession.takeovers[Role.REWARD])
