@@ -7,7 +7,6 @@ recorder (it reads the three rings). It knows nothing of the kernel room.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import select
 import signal
@@ -44,25 +43,14 @@ from dsec.ipc.frames import (
 from dsec.ipc.layout import EnvRecord, Layout, RewardRecord, decode_spaces
 from dsec.ipc.overflow import DESCRIPTOR, fetch
 from dsec.ipc.ring import FLAG_OVERFLOW, KIND_END, Outbox, Peer, Reader
+from tests.subreaper import is_subreaper, set_subreaper
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PATIENCE_S = 30.0
 SEED = "00112233445566778899aabbccddeeff"
 ROLES = (Role.ENV, Role.POLICY, Role.REWARD)
 
-_PR_SET_CHILD_SUBREAPER = 36
-_PR_GET_CHILD_SUBREAPER = 37
 FrameT = TypeVar("FrameT", bound=AnyFrame)
-
-
-def set_subreaper(on: bool) -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0)
-
-
-def is_subreaper() -> bool:
-    value = ctypes.c_int()
-    ctypes.CDLL(None).prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(value), 0, 0, 0)
-    return bool(value.value)
 
 
 @dataclass
