@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from dsec.errors import lacks_memory
 from dsec.ipc.frames import AgentProgress, ErrorInfo, Finished, Phase, Protection, Role
+from dsec.origin import MISMATCH
 
 EXIT_FAILED = 70  # the runner reported its exception in a Failed frame
 FAILOVERS_WHOLE = 200
@@ -72,6 +73,12 @@ class Death:
         own has reached that one: a matter of the configuration."""
         said = f"{self.error.type}: {self.error.message}" if self.error is not None else ""
         return not self.memory_limit_bytes and lacks_memory(said + self.stderr_tail[-400:])
+
+    @property
+    def machines_fault(self) -> bool:
+        """Whether no configuration could be to blame: what is installed, or memory, is."""
+        mixed = self.error is not None and self.error.type == MISMATCH
+        return self.kind == "spawn" or mixed or self.short_of_memory
 
     @property
     def signal_name(self) -> str:
@@ -154,14 +161,18 @@ class AgentReport:
         return news
 
     def close(self, last: Finished | None, deaths: list[Death]) -> list[Death]:
-        """Take in how it ended; return its deaths with what only the recorder knew of them."""
+        """Take in how it ended; return its deaths with what only the recorder knew of them.
+
+        That is the last observation: an env's own, and what others were dealing with at most. A
+        policy or a reward that was behind knows better how far it was itself.
+        """
         if last is not None:
             self.count(last)
             self.lost, action = last.lost, last.action_last
-            deaths = [
-                replace(each, seq_last=max(each.seq_last, last.seq_last), action_last=action)
-                for each in deaths
-            ]
+            for i, each in enumerate(deaths):
+                own = each.seq_last if each.role is not Role.ENV else -1
+                seq = own if own >= 0 else max(each.seq_last, last.seq_last)
+                deaths[i] = replace(each, seq_last=seq, action_last=action)
         self.death = deaths[0] if deaths else None
         return deaths
 

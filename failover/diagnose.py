@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from dsec.failover.detect import Word
 from dsec.ipc.frames import Crashing, ErrorInfo, Failed, ImportFailed, Phase, Role
 from dsec.ipc.segment import CrashRecord
-from dsec.report import Death, signal_name
+from dsec.report import EXIT_FAILED, Death, signal_name
 from dsec.spec import ImageSpec
 
 
@@ -86,6 +86,8 @@ def diagnose(found: Evidence) -> Death:
     elif broken is not None:
         kind, error = "import", broken.error
         cause = f"import of {broken.module}: {error.message}"
+    elif not signum and found.code == EXIT_FAILED:
+        cause += ", and could not say why: something closed its control channel, or called os._exit"
     return Death(
         agent=found.agent,
         role=found.role,
@@ -135,7 +137,7 @@ def of_image(image: ImageSpec, death: Death, was_up: bool) -> tuple[Death, str, 
     """The death of a zygote as that of an image that nobody can have any more: its cause, whose
     fault that is (the machine's, or the configuration's), and the error if it is the run's, too."""
     cause = f"image {image.name}: {death.cause}"
-    machines = image.own or death.kind == "spawn" or death.short_of_memory
+    machines = image.own or death.machines_fault
     kind, whose = ("spawn", "machine") if machines else ("import", "config")
     error = death.error or ErrorInfo(death.signal_name or death.kind, cause)
     return replace(death, cause=cause, kind=kind), whose, None if was_up else error

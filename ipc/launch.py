@@ -15,8 +15,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import dsec
+from dsec.origin import VARIABLE, origin
+
 MARK = "DSEC_RUN"  # names the run in the environment of all its processes
-_ARGV = ("-m", "dsec.runners.zygote", "--control", "3", "--lifeline", "4")
+_ARGV = ("-P", "-m", "dsec.runners.zygote", "--control", "3", "--lifeline", "4")
 _ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
@@ -24,10 +27,13 @@ def environment(run: str) -> Mapping[str, str]:
     """The environment of zygotes: ours, with one thread for each library, a fixed hash seed, and
     those folders of our import path that a Python of this installation wouldn't search."""
     own, found = (f"{sys.prefix}/lib", f"{sys.base_prefix}/lib"), set(_site_folders())
-    searched = [p for p in sys.path if p and p not in found and not p.startswith(own)]
+    # This dsec first: the working directory, where another may lie, is not searched for it (-P).
+    places = (str(Path(dsec.__file__).parent.parent), *sys.path)
+    searched = [p for p in places if p and p not in found and not p.startswith(own)]
     paths = [str(Path(p).absolute()) for p in searched]
     paths += filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     changes = {**dict.fromkeys(_ONE_THREAD, "1"), "PYTHONHASHSEED": "0", MARK: run}
+    changes[VARIABLE] = origin()
     return {**os.environ, **changes, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
 
 

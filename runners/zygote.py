@@ -38,6 +38,7 @@ from dsec.ipc.frames import (
     Prepare,
     Prepared,
 )
+from dsec.origin import MISMATCH, mismatch
 from dsec.runners import bootstrap, isolate, lookup
 from dsec.runners.failure import EXIT_FAILED, UserCodeError, describe
 
@@ -73,6 +74,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if (folder := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, folder)
     channel = Channel.from_fd(options.control)
+    if said := mismatch():
+        # Before anything that comes is read: it may mean something else here.
+        channel.send(ImportFailed("", "dsec", ErrorInfo(MISMATCH, said)))
+        return EXIT_FAILED
     proc.be_prompt()  # agents that step already are no reason to keep those waiting that start
     _Zygote(channel).serve()
     channel.close()

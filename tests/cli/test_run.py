@@ -404,3 +404,12 @@ def test_an_agent_that_dies_is_told_with_its_story(tmp_path: Path) -> None:
     assert "  phase        step" in done.stderr
     assert "ZeroDivisionError" in done.stderr
     assert "what to do   Mend the code of the environment" in done.stderr
+
+
+def test_another_dsec_in_the_working_directory_is_left_alone(tmp_path: Path) -> None:
+    """As where somebody has a checkout and calls what is installed."""
+    (tmp_path / "dsec").mkdir()
+    (tmp_path / "dsec" / "__init__.py").write_text("raise ImportError('the wrong one')")
+    words = [sys.executable, "-P", "-m", "dsec.cli.kernel", "validate", config(tmp_path)]
+    done = watchdog.run(words, tmp_path / "streams", timeout_s=90, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr

@@ -57,6 +57,13 @@ def test_before_it_had_a_progress_word_its_supervisor_knows_the_phase() -> None:
     assert (death.exit_code, death.signal, death.seq_last) == (3, 0, -1)
 
 
+def test_one_that_fails_without_a_word_had_nowhere_to_say_it() -> None:
+    """As where user code has closed every descriptor, the control channel's among them."""
+    death = diagnose(evidence(code=70, word=WORD))
+    assert death.cause.startswith("left with exit code 70 in step, and could not say why: ")
+    assert (death.kind, death.seq_last) == ("exit", 41)
+
+
 def test_its_progress_word_knows_better_where_it_was() -> None:
     death = diagnose(evidence(word=WORD))
     assert (death.cause, death.seq_last) == ("left with exit code 3 in step", 41)

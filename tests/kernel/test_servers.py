@@ -97,6 +97,21 @@ def test_what_no_configuration_named_is_not_its_fault(
     assert [death.agent for death in report.deaths] == ["a"]
 
 
+@pytest.mark.guarantee("G6")
+@pytest.mark.parametrize("image", ["base", "other"])
+def test_another_dsec_is_refused_before_it_reads_a_frame(
+    image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dsec.ipc.launch.origin", lambda: "9.9 in /elsewhere/dsec")
+    images = (BASE, ImageSpec("other", ("json",)))
+    report = Stage(tmp_path, agent("a", image=image), images=images).run()
+    assert report.failure_kind == "machine"
+    assert "the supervisor is dsec-kernel 9.9 in /elsewhere/dsec, and what it starts is 0." in (
+        report.failure
+    )
+    assert [death.agent for death in report.deaths] == ["a"]
+
+
 @pytest.mark.guarantee("G7")
 def test_servers_killed_before_they_are_up_are_started_again(tmp_path: Path) -> None:
     async def act(stage: Stage) -> None:
