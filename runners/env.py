@@ -22,6 +22,7 @@ from dsec.ipc.frames import Constructed, Go, Phase, Role, Takeover
 from dsec.ipc.layout import FLAG_INFRA, FLAG_TRUNCATED, encode_spaces, ring_bytes
 from dsec.ipc.overflow import Spill
 from dsec.ipc.ring import FLAG_BOUNDARY, FLAG_END, KIND_ACTION, KIND_OBS
+from dsec.ipc.turn import ROW_BITS, ROW_MASK, Turn
 from dsec.runners import seeds
 from dsec.runners.chaos import with_faults
 from dsec.runners.guard import Guard, Retained
@@ -211,35 +212,19 @@ class EnvWorker:
 
     def _serve_one(self) -> None:
         """The loop for one environment; `_serve_many` says the same for several."""
-        session, outbox, reader = self._session, self._outbox, self._actions.reader
-        claim, commit, release, next_action = (
-            outbox.claim,
-            outbox.commit,
-            reader.release,
-            reader.next,
-        )
-        fixed, write = self._record.fixed_bytes, self._record.layout.write
-        obs_rows = self._grid.obs.single
+        session, reader = self._session, self._actions.reader
+        write, read = self._record.layout.write, self._actions.layout.read
+        obs_rows, action_rows = self._grid.obs.single, self._actions.grid.single
         reward_rows, flags_rows = self._grid.reward[:, 0], self._grid.flags[:, 0]
-        action_bytes, read = self._actions.layout.nbytes, self._actions.layout.read
-        action_rows = self._actions.grid.single
         step = with_faults(self._stage.envs[0].step, session.start.chaos)
         settle = self._stage.settle
         n, next_mark = self._seq, self._next_mark
-        give_back = self._guard is None  # else the guard does, at its snapshots
+        turn = self._turn()
+        take = turn.take
         try:
+            row, at = self._wait(n)
             while True:
-                try:
-                    row = claim(fixed, RING_SLICE_S) >> GRAIN_BITS
-                except (RingTimeout, RingInterrupted):
-                    row = session.claim(outbox, fixed) >> GRAIN_BITS
-                try:
-                    next_action(RING_SLICE_S, _STEP)
-                except (RingTimeout, RingInterrupted):
-                    session.next(reader, Phase.STEP)
-                if reader.seq != n or reader.kind != KIND_ACTION or reader.nbytes != action_bytes:
-                    self._actions.check(n)
-                result = step(read(action_rows, reader.offset >> GRAIN_BITS))
+                result = step(read(action_rows, at))
                 try:
                     obs, reward, terminated, truncated, info = result
                 except (TypeError, ValueError):
@@ -256,18 +241,48 @@ class EnvWorker:
                 if irregular or seq == next_mark or session.attention:
                     published = self._publish(seq, irregular, None)
                     next_mark = self._next_mark
-                else:
-                    commit(seq, KIND_OBS, 0, fixed)
-                    published = 0
-                n = seq
-                if give_back:
-                    release()
-                if published & FLAG_END:
-                    return
+                    n = seq
+                    if not turn.keep:
+                        reader.release()
+                    if published & FLAG_END:
+                        return
+                    row, at = self._wait(n)
+                    continue
+                try:
+                    got = take(seq)
+                    n = seq
+                    row, at = got & ROW_MASK, got >> ROW_BITS & ROW_MASK
+                    if got < 0:
+                        self._actions.check(n)
+                except (RingTimeout, RingInterrupted):
+                    n = seq
+                    row, at = self._wait(n)
         except LayoutError as error:
             raise blamed(0, error) from None
         finally:
             self._seq = n
+
+    def _turn(self) -> Turn:
+        """Publish an observation and wait for the action that answers it, in one call."""
+        turn = Turn(
+            self._actions.reader,
+            kind=KIND_OBS,
+            nbytes=self._record.fixed_bytes,
+            due_kind=KIND_ACTION,
+            due_bytes=self._actions.layout.nbytes,
+            exact=True,
+            ahead=0,
+            phase=_STEP,
+            timeout_s=RING_SLICE_S,
+        )
+        turn.keep = self._guard is not None  # which gives back at its snapshots
+        return turn
+
+    def _wait(self, n: int) -> tuple[int, int]:
+        """Make room for observation n + 1, wait for action n; say where they lie."""
+        row = self._session.claim(self._outbox, self._record.fixed_bytes) >> GRAIN_BITS
+        self._session.next(self._actions.reader, Phase.STEP)
+        return row, self._actions.check(n)
 
     def _serve_many(self) -> None:
         """The loop for a vector of environments, and for spaces without a fixed size."""
