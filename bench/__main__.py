@@ -21,6 +21,7 @@ NAMES = {
     "plots": "steps/s against agents and payload, as pictures in docs/ (not part of all)",
     "asa": "the pool of Agent State Atoms: size, churn, and reads against lmdb and pickle",
     "turns": "what a call costs when processes take turns on a core: why bench run is as it is",
+    "codecs": "capturing and restoring environments against pickle, deepcopy and fork",
 }
 
 MODULES = {"import": "importing"}  # a module can't have the name of a keyword

@@ -208,6 +208,15 @@ class AttributePlan:
         nodes += [
             (head[0], head[1], content) for head, content in zip(more_heads, more, strict=True)
         ]
+        try:
+            self._fill(names, refs, roots, nodes)
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            raise SnapshotError(f"the state is damaged, or of another program: {error}") from error
+        self._readings = []
+
+    def _fill(
+        self, names: list[str], refs: list[Any], roots: dict[str, Any], nodes: list[Any]
+    ) -> None:
         reader = Reader(kinds_by_tag(self._kinds), nodes)
         for name, ref in zip(names, refs, strict=True):
             if name not in roots:
@@ -217,7 +226,6 @@ class AttributePlan:
         for name, ref in zip(names, refs, strict=True):
             if reader.value(ref) is not roots[name]:
                 raise SnapshotError(f"{name} is of another class than in the state")
-        self._readings = []
 
 
 def _step(key: Any) -> str:

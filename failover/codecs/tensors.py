@@ -80,6 +80,8 @@ class Storage:
 
     def fill(self, node: Memory, content: Any, reader: Reader) -> None:
         """Copy back."""
+        if len(content) != node.nbytes:
+            raise SnapshotError("a tensor's memory is of another size in the state")
         if node.nbytes:
             ctypes.memmove(node.address, content, node.nbytes)
 

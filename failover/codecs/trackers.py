@@ -24,7 +24,7 @@ import numpy as np
 from dsec.failover.codecs import arrays, layouts
 from dsec.failover.codecs.containers import Container, Instance, fields_of, read_items, read_slots
 from dsec.failover.codecs.reading import digest
-from dsec.failover.codecs.writing import BIGINT, CONSTANT, SCALAR, TEXT, Kind, Writer
+from dsec.failover.codecs.writing import CONSTANT, Kind, Writer
 
 encode = msgspec.msgpack.Encoder().encode
 BOX = ("gymnasium.spaces.box", "Box")
@@ -32,7 +32,6 @@ BOX_BOUNDS = ("low", "high", "bounded_below", "bounded_above")
 """The arrays of a Box are constants by Gymnasium's contract, and may be as large as observations:
 they are compared and not copied."""
 
-PLAIN = (BIGINT, TEXT, SCALAR)
 ALL = object()
 """The key of an edge that stands for all items of a sequence."""
 
@@ -68,8 +67,8 @@ class Fields:
         self._seen = tuple(self._items.values())
         self._written, self._refers, self._fresh = [], [], []
         self._names = [writer.value(key) for key in self._keys]
-        if any(type(key) is list and key[0] not in PLAIN for key in self._names):
-            raise Restructured(None)  # a key that may refer to a node: read it every time
+        if not _alike(self._items):
+            raise Restructured(None)  # such a mapping is read every time
         for i, (key, value) in enumerate(zip(self._keys, self._seen, strict=True)):
             writer.key = key
             if compiling and (self._id, key) in loose:
@@ -89,7 +88,7 @@ class Fields:
         items = self._items
         seen = self._seen
         values = tuple(items.values())
-        if len(values) != len(seen) or not all(map(is_, items, self._keys)):
+        if tuple(items) != self._keys:
             self._reshape(writer)
         elif not all(map(is_, values, seen)):
             self._update(values, writer)
@@ -233,15 +232,16 @@ def watched(node: Any, kind: Kind, look: Callable[[], Any], writer: Writer) -> R
     return read
 
 
-def _is_name(key: Any) -> bool:
-    return type(key) in (str, int, float, bool, bytes, type(None), np.int64)
+def _alike(items: dict[Any, Any]) -> bool:
+    """Whether the keys are of one plain type: then equal ones are the same (1 and True are not)."""
+    return set(map(type, items)) in (set(), {str}, {int}, {np.int64})
 
 
 def track(node: Any, kind: Kind, loose: set[Edge], writer: Writer) -> Reading:
     """How this node is read from now on; the nodes that it refers to get their numbers."""
     if isinstance(kind, Instance):
         return _instance(node, loose, writer)
-    if isinstance(kind, Container) and kind.base is dict and all(map(_is_name, node)):
+    if isinstance(kind, Container) and kind.base is dict and _alike(node):
         return Fields(node, node, loose, writer).read
     if isinstance(kind, Container) and kind.base in (list, deque):
         return Items(node, loose, writer).read
