@@ -50,6 +50,8 @@ REFUSED = {
     adv.WithFile: "env.file holds an open file",
     adv.Rebuilds: "env.numbers holds an object made in C, itertools.count",
     adv.ReadsDescriptor: "goes on differently: the observation of step",
+    adv.InModuleGlobal: "restored in place, it goes on differently: the observation of step 1",
+    adv.InClassAttribute: "restored in place, it goes on differently: the observation of step 1",
     adv.Never: "the trial was killed by SIGSEGV",
     adv.DiesRestored: "restored in place, the trial ended its process with exit code 4",
     adv.WritesFiles: "File too large",
