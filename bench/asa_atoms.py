@@ -96,11 +96,10 @@ def atom_of(state: dict[str, Any], *, touched: bool = True) -> Atom:
 
 
 def _twister(role: Role, kind: str, words: tuple[int, ...], seed: int, touched: bool) -> Generator:
-    key = Seed(struct.pack("<Q", seed))
     if not touched:
-        return Generator(role, kind, "", "MT19937", key)
+        return Generator(role, kind, "", "MT19937", Seed(struct.pack("<Q", seed)))
     return Generator(
-        role, kind, "", "MT19937", key, struct.pack("<624I", *words[:624]), int(words[624])
+        role, kind, "", "MT19937", None, struct.pack("<624I", *words[:624]), int(words[624])
     )
 
 

@@ -1,8 +1,9 @@
 /* The pool's arena under churn, for `python -m bench asa`: what it holds, and what a call costs.
  *
- * asa_churn BYTES ATOMS_MAX OPERATIONS LOW HIGH: fill a pool with bodies of LOW to HIGH bytes until
- * it refuses one, then go on for ever freeing random atoms and putting new ones, always at the edge
- * of being full. Prints one JSON object. Built and run by bench/asa.py; no part of the product.
+ * asa_churn pool|arena BYTES ATOMS_MAX OPERATIONS LOW HIGH: fill a pool with bodies of LOW to HIGH
+ * bytes until it refuses one, then go on freeing random atoms and putting new ones, always at the
+ * edge of being full. `arena` takes and gives the same places, but writes no bodies and no cells.
+ * Prints one JSON object. Built and run by bench/asa.py; no part of the product.
  */
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -21,7 +22,8 @@ typedef struct {
 } timing;
 
 static timing take, give, put, release;
-static uint64_t *ids, nids, next_id, state = 12345;
+static uint64_t *ids, *sizes, nids, next_id, payload, state = 12345;
+static int bare; /* the arena alone */
 
 static uint64_t now(void)
 {
@@ -59,56 +61,45 @@ static void print(const char *name, timing *t)
 static void free_one(asa_pool *p)
 {
     uint64_t i = roll(nids), id = ids[i], since = now();
-    if (asa_free(p, id) != ASA_OK)
+    if (bare)
+        asa_give(&p->arena, (uint32_t)id);
+    else if (asa_free(p, id) != ASA_OK)
         abort();
-    note(&release, since);
+    note(bare ? &give : &release, since);
+    payload -= sizes[i];
     ids[i] = ids[--nids];
+    sizes[i] = sizes[nids];
 }
 
 static int put_one(asa_pool *p, const uint8_t *body, uint64_t nbytes)
 {
     asa_head head = {.id = next_id};
-    uint64_t since = now();
-    int rc = asa_put(p, &head, body, nbytes);
-    if (rc != ASA_OK)
-        return rc;
-    note(&put, since);
-    ids[nids++] = next_id++;
-    return rc;
-}
-
-/* The allocator alone, in the state that the churn has left. */
-static void time_arena(asa_pool *p, uint64_t low, uint64_t high)
-{
-    for (int i = 0; i < SAMPLES && nids; i++) {
-        uint64_t grains = (ASA_HEAD + low + roll(high - low + 1) + ASA_GRAIN - 1) / ASA_GRAIN;
-        uint64_t since = now();
-        int64_t block = asa_take(&p->arena, grains);
-        if (block < 0) {
-            for (int k = 0; k < 3 && nids; k++)
-                free_one(p);
-            continue;
-        }
-        note(&take, since);
-        since = now();
-        asa_give(&p->arena, (uint32_t)block);
-        note(&give, since);
-    }
+    uint64_t since = now(), grains = (ASA_HEAD + nbytes + ASA_GRAIN - 1) / ASA_GRAIN;
+    int64_t rc = bare ? asa_take(&p->arena, grains) : asa_put(p, &head, body, nbytes);
+    if (rc < 0)
+        return (int)rc;
+    note(bare ? &take : &put, since);
+    sizes[nids] = nbytes;
+    ids[nids++] = bare ? (uint64_t)rc : next_id++;
+    payload += nbytes;
+    return ASA_OK;
 }
 
 int main(int argc, char **argv)
 {
-    if (argc != 6)
+    if (argc != 7)
         return 2;
-    uint64_t size = strtoull(argv[1], 0, 10), atoms = strtoull(argv[2], 0, 10);
-    uint64_t operations = strtoull(argv[3], 0, 10);
-    uint64_t low = strtoull(argv[4], 0, 10), high = strtoull(argv[5], 0, 10);
+    bare = strcmp(argv[1], "arena") == 0;
+    uint64_t size = strtoull(argv[2], 0, 10), atoms = strtoull(argv[3], 0, 10);
+    uint64_t operations = strtoull(argv[4], 0, 10);
+    uint64_t low = strtoull(argv[5], 0, 10), high = strtoull(argv[6], 0, 10);
     const uint64_t space[2] = {0, 0};
     uint8_t *body = malloc(high + 8);
     void *base = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     ids = malloc(atoms * sizeof *ids);
+    sizes = malloc(atoms * sizeof *sizes);
     asa_pool pool;
-    if (body == NULL || ids == NULL || base == MAP_FAILED ||
+    if (body == NULL || ids == NULL || sizes == NULL || base == MAP_FAILED ||
         asa_format(base, size, atoms, 0, space, 0) || asa_pool_open(&pool, base, size, 0))
         return 3;
     memset(body, 1, high + 8);
@@ -116,7 +107,7 @@ int main(int argc, char **argv)
     uint64_t fills = 0, refused = 0, most = 0, first_full = 0;
     for (uint64_t n = 0; n < operations; n++) {
         uint64_t nbytes = low + roll(high - low + 1);
-        int rc = put_one(&pool, body, nbytes);
+        int rc = nids < atoms ? put_one(&pool, body, nbytes) : ASA_NO_CELL;
         if (rc == ASA_OK)
             continue;
         if (rc != ASA_NO_SPACE && rc != ASA_NO_CELL)
@@ -126,7 +117,7 @@ int main(int argc, char **argv)
         if (first_full == 0)
             first_full = n;
         if (n > operations / 2) { /* the second half: what churn leaves, not what filling gives */
-            double now_full = (double)pool.payload / (double)(pool.view.grains * ASA_GRAIN);
+            double now_full = (double)payload / (double)(pool.view.grains * ASA_GRAIN);
             full += now_full;
             least = now_full < least ? now_full : least;
             fills++;
@@ -134,7 +125,7 @@ int main(int argc, char **argv)
         free_one(&pool);
         n++;
     }
-    uint64_t longest = 0, run = 0, tombs = pool.tombs, live = pool.live;
+    uint64_t longest = 0, run = 0, tombs = pool.tombs, live = nids;
     for (uint64_t i = 0; i < pool.view.ncells; i++) {
         run = asa_load(&asa_cells(&pool.view)[i]) == ASA_EMPTY ? 0 : run + 1;
         longest = run > longest ? run : longest;
@@ -145,7 +136,6 @@ int main(int argc, char **argv)
            "\"bytes_an_atom\": %.0f, ", fills ? full / (double)fills : 0.0, least, live, most,
            refused, tombs, longest, blocks + 4.0 * (double)pool.view.ncells,
            whole / (double)(most ? most : 1));
-    time_arena(&pool, low, high);
     print("allocate_ns", &take);
     print("give_ns", &give);
     print("put_ns", &put);

@@ -12,6 +12,7 @@ Decoding trusts nothing, and reads nothing that could run code.
 
 from __future__ import annotations
 
+import operator
 import struct
 import threading
 import uuid
@@ -57,6 +58,12 @@ _ZSTD = 1
 _COMPRESSED_MIN = 512  # bytes below which compressing isn't tried
 _ROLES = {int(role): role for role in Role}
 _FAITHS = {int(faith): faith for faith in Faith}
+_GENERATOR = operator.attrgetter(
+    "role", "kind", "where", "engine", "state", "position", "has_spare", "spare_uint", "spare_gauss"
+)
+_MANIFEST = operator.attrgetter(
+    "agent", "agent_rank", "episode", "rollout", "seq", "chain", "config"
+)
 _FLIPPED_BITS_MAX = 8  # in the magic; more, and it's somebody else's
 
 
@@ -235,20 +242,24 @@ def _write_snapshot(snapshot: Snapshot, to: Any) -> None:
 def _read(message: Any) -> Atom:
     m, state = message.manifest, message.random
     parent = m.parent if m.HasField("parent") else None
+    agent, rank, episode, rollout, seq, chain, config = _MANIFEST(m)
+    flags, tools, registered = state.flags, message.tools, message.registered
     return Atom(
         Manifest(
-            m.id, uuid.UUID(bytes=m.uuid), m.agent, m.agent_rank, m.episode, m.rollout, m.seq,
-            m.chain, m.config, parent, m.fork_index,
+            m.id, uuid.UUID(bytes=m.uuid), agent, rank, episode, rollout, seq, chain, config,
+            parent, m.fork_index,
         ),
         RandomState(
             tuple([_read_generator(each) for each in state.generators]),
-            tuple([(each.name, _read_flag(each)) for each in state.flags]),
+            tuple([(each.name, _read_flag(each)) for each in flags]) if flags else (),
         ),
         tuple([_read_snapshot(each) for each in message.env]),
         _read_window(message.rewards) if message.HasField("rewards") else None,
         _read_snapshot(message.policy) if message.HasField("policy") else None,
-        tuple([_read_call(each) for each in message.tools]),
-        tuple([(each.name, _read_snapshot(each.state)) for each in message.registered]),
+        tuple([_read_call(each) for each in tools]) if tools else (),
+        tuple([(each.name, _read_snapshot(each.state)) for each in registered])
+        if registered
+        else (),
     )  # fmt: skip
 
 
@@ -258,11 +269,12 @@ def _read_generator(g: Any) -> Generator:
         s = g.seed
         key = tuple(s.spawn_key) if s.spawn_key else ()
         seed = Seed(s.entropy, key, s.pool_size, s.children_spawned)
-    state = g.state if g.HasField("state") else None
+    role, kind, where, engine, state, position, spare, spare_uint, spare_gauss = _GENERATOR(g)
+    if not state and not g.HasField("state"):
+        state = None
     return Generator(
-        _ROLES[g.role], g.kind, g.where, g.engine, seed, state,
-        g.position, g.has_spare, g.spare_uint, g.spare_gauss,
-    )  # fmt: skip
+        _ROLES[role], kind, where, engine, seed, state, position, spare, spare_uint, spare_gauss
+    )
 
 
 def _read_flag(flag: Any) -> JsonScalar:
