@@ -3,17 +3,18 @@
 Constructors mostly compute, so only some agents start at a time: more at once would only push
 each of them towards its deadline. And where they start in waves, those that are ready wait for
 the others before they step, for a thousand are quicker to start alone than beside some hundred
-that step. Neither lasts: one that is slow to start counts as starting for SLOT_S only, and nobody
-who is ready waits longer than HOLD_MAX_S.
+that step. Neither lasts: when nobody has got ready for STALL_S, those that are on their way no
+longer count, and nobody who is ready waits longer than HOLD_MAX_S.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from itertools import takewhile
 from typing import Generic, TypeVar
 
-SLOT_S = 2.0
+STALL_S = 5.0
 HOLD_MAX_S = 60.0
 
 K = TypeVar("K")
@@ -32,6 +33,7 @@ class Waves(Generic[K]):
         self._starting_max, self._waves = starting_max, len(self.waiting) > starting_max
         self._starting: dict[K, float] = {}
         self._ready: dict[K, float] = {}
+        self._moved = -math.inf  # when somebody began or got ready
 
     def next(self, now: float, can: Callable[[K], bool]) -> K | None:
         """The next one to start, if there is room and one of those that wait `can`; it counts as
@@ -41,7 +43,7 @@ class Waves(Generic[K]):
         for key in self.waiting:
             if can(key):
                 del self.waiting[key]
-                self._starting[key] = now
+                self._starting[key] = self._moved = now
                 return key
         return None
 
@@ -49,6 +51,7 @@ class Waves(Generic[K]):
         """This one has started, and waits to be released. Return whether for others."""
         self._starting.pop(key, None)
         self._ready.setdefault(key, now)
+        self._moved = now
         return self._holds(now)
 
     def drop(self, key: K) -> None:
@@ -65,10 +68,14 @@ class Waves(Generic[K]):
         return free
 
     def _holds(self, now: float) -> bool:
-        return self._waves and bool(self.waiting or self._count(now))
+        moving = self._waves and now - self._moved < STALL_S
+        return moving and bool(self.waiting or self._starting)
 
     def _count(self, now: float) -> int:
-        """How many are starting, and have not been for long. They stand in the order of time."""
-        while self._starting and (first := next(iter(self._starting.items())))[1] <= now - SLOT_S:
-            del self._starting[first[0]]
+        """How many are starting. They stand in the order of time."""
+        while self._starting and now - self._moved >= STALL_S:
+            key, since = next(iter(self._starting.items()))
+            if now - since < STALL_S:
+                break
+            del self._starting[key]
         return len(self._starting)

@@ -78,7 +78,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Before anything that comes is read: it may mean something else here.
         channel.send(ImportFailed("", "dsec", ErrorInfo(MISMATCH, said)))
         return EXIT_FAILED
-    proc.be_prompt()  # agents that step already are no reason to keep those waiting that start
     _Zygote(channel).serve()
     channel.close()
     os.close(lifeline.fd)
@@ -150,6 +149,7 @@ def prepare(frame: Prepare) -> Prepared | ImportFailed:
     _log_open_files(frame.image)
     gc.collect()
     gc.freeze()
+    proc.be_prompt()  # agents that step already are no reason to keep those waiting that start
     return Prepared(
         image=frame.image, seconds=time.monotonic() - started, rss_bytes=_resident_bytes()
     )
