@@ -1,0 +1,68 @@
+"""What the runs of `bench failover` are made of: an environment that says who it is, and a policy
+that kills it and takes the time until it sees the next observation.
+
+Owns the one page that both map. The page is no attribute of anything: what is restored and
+replayed must not see it. Loaded only in children of a run, and by the benchmark that reads it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import struct
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+
+from dsec.policies import RandomPolicy
+
+_PID = struct.Struct("<i")
+_pages: dict[str, mmap.mmap] = {}
+
+
+def page(path: str) -> mmap.mmap:
+    """The page of this run, mapped once in each process."""
+    if path not in _pages:
+        with Path(path).open("r+b") as file:
+            _pages[path] = mmap.mmap(file.fileno(), 4096)
+    return _pages[path]
+
+
+class Mortal(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Writes down whose process it steps in."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], path: str) -> None:
+        super().__init__(env)
+        self.path = path
+
+    def step(self, action: Any) -> Any:
+        _PID.pack_into(page(self.path), 0, os.getpid())
+        return self.env.step(action)
+
+
+class Killer(RandomPolicy):
+    """Sends SIGSEGV to the environment at every `every`-th action, before it says which one it is,
+    and appends the milliseconds until its next observation to `<path>.ms`."""
+
+    def __init__(self, *, path: str, every: int, **spec: Any) -> None:
+        super().__init__(**spec)
+        self.path, self.every = path, every
+        self.acts, self.killed_at = 0, 0
+
+    def act(self, obs: Any) -> Any:
+        """Stop the watch that runs, or start one."""
+        if self.killed_at:
+            took_ms = (time.monotonic_ns() - self.killed_at) / 1e6
+            self.killed_at = 0
+            with Path(f"{self.path}.ms").open("a") as file:
+                file.write(f"{took_ms}\n")
+        action = super().act(obs)
+        self.acts += 1
+        if self.every and self.acts % self.every == 0:
+            (victim,) = _PID.unpack_from(page(self.path))
+            self.killed_at = time.monotonic_ns()
+            os.kill(victim, signal.SIGSEGV)
+        return action
