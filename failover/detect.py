@@ -22,6 +22,8 @@ from dsec.ipc.frames import Phase
 LATE_MIN_S = 0.05  # below this a tick counts as punctual
 LATE_EVENTS_MAX = 64
 PEER_ENDED_S = 60.0  # how long a runner may idle after the first of its peers has ended
+FINISH_MAX_S = 3600.0  # what a server has for its last task, however lively it is
+STOPPED_LOOKS_MAX = 8  # looks, and no time: those who stop a server may stop us, too
 LOOK_MAX_S = 10.0  # the longest time between two looks at a followed runner
 
 K = TypeVar("K")
@@ -167,6 +169,7 @@ class Pulse:
 
     def __init__(self) -> None:
         self._sign = (0, 0)
+        self._stopped_looks = 0
 
     def beats(self, state: str, cpu_ticks: int, heard: int, *, owes: bool) -> bool:
         """Say whether its silence is to be counted anew.
@@ -178,7 +181,21 @@ class Pulse:
             owes: it has been asked for something.
         """
         before, self._sign = self._sign, (cpu_ticks, heard)
+        self._stopped_looks = self._stopped_looks + 1 if state == "T" else 0
         return not (owes or state == "T") or before != self._sign or state == "D"
+
+    def fails(self, *, ending: bool, finishing_s: float) -> str:
+        """Why it is to be ended after this look, whatever signs it gave; empty if it is not.
+
+        Args:
+            ending: the run ends, and waits for it.
+            finishing_s: for how long it has been busy with its last task.
+        """
+        if ending and self._stopped_looks > STOPPED_LOOKS_MAX:
+            return "stopped (SIGSTOP) while the run ends"
+        if finishing_s > FINISH_MAX_S:
+            return f"took longer than {FINISH_MAX_S:g} s to finish"
+        return ""
 
 
 class Stillness:

@@ -17,6 +17,7 @@ reaped (guarantee G5).
 from __future__ import annotations
 
 import enum
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -58,10 +59,17 @@ class Act(NamedTuple):
 
 class Lost(NamedTuple):
     """Who held the seat, or was to hold it, won't go on. `seq` is the record that it was at, -1 if
-    unknown; `phase` what user code it was in."""
+    unknown; `phase` what user code it was in; `outside`: somebody else killed it."""
 
     seq: int
     phase: Phase
+    outside: bool = False
+
+    @classmethod
+    def of(cls, death: Death) -> Lost:
+        """What a death means here."""
+        killed = death.kind == "signal" and death.signal == signal.SIGKILL
+        return cls(death.seq_last, death.phase, killed)
 
 
 class Reaped(NamedTuple):
@@ -177,11 +185,14 @@ def _lost(
     if served and lost.phase is Phase.CLOSE:
         return replace(seat, state=State.DOOMED), plan.stamps, ()  # it had published its last
     progress = served and lost.seq > seat.seq
+    strikes = 1 if progress else seat.strikes + 1
     guilty = seat.state in (State.TAKING, State.TAKEN) or (served and lost.phase is not Phase.IDLE)
+    # SIGKILL says nothing against the step, unless it is what memory is short for, again and again.
+    guilty = guilty and (not lost.outside or strikes > POISON_DEATHS)
     seat = replace(
         seat,
         seq=max(seat.seq, lost.seq) if served else seat.seq,
-        strikes=1 if progress else seat.strikes + 1,
+        strikes=strikes,
         poison=guilty + (0 if progress else seat.poison),
     )
     grant = request_restart(plan.stamps, now, plan.restarts_max, plan.period_s, jitter)

@@ -10,12 +10,14 @@ import fcntl
 import os
 import signal
 import site
+import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import dsec
+from dsec.ipc.logs import Logs
 from dsec.origin import VARIABLE, origin
 
 MARK = "DSEC_RUN"  # names the run in the environment of all its processes
@@ -45,6 +47,23 @@ def _site_folders() -> Iterator[str]:
         for pth in sorted(folder.glob("*.pth")):
             lines = pth.read_text(errors="replace").splitlines()
             yield from (str(folder / line.strip()) for line in lines if line.strip())
+
+
+def inherited(theirs: socket.socket, lifeline: int, logs: Logs, stem: str) -> tuple[list[int], int]:
+    """What a process of ours inherits, in its order: control socket (taken over), lifeline, stdout
+    and stderr, the caller's to close; and where on stderr its output will begin.
+
+    Raises:
+        OSError: no descriptors are left, or the disk is full; nothing stays open.
+    """
+    fds = [theirs.detach()]
+    try:
+        fds.append(os.dup(lifeline))
+        return fds, logs.open(stem, fds)
+    except OSError:
+        for fd in fds:
+            os.close(fd)
+        raise
 
 
 def exec_zygote(fds: Sequence[int], env: Mapping[str, str]) -> int:

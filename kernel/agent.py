@@ -98,10 +98,10 @@ class Agent:
         start = msgspec.structs.replace(each.start, epoch=epoch)
         return Runner(self._run, self, self.name, role, start, each.deadline_s, epoch)
 
-    def fork(self, runner: Runner) -> None:
-        """Have it forked."""
+    def fork(self, runner: Runner, urgent: bool = False) -> None:
+        """Have it forked; `urgent`: before all that wait for that."""
         self._living.add(runner)
-        self._run.zygotes[self._parts[runner.role].image].fork(runner)
+        self._run.zygotes[self._parts[runner.role].image].fork(runner, urgent)
 
     def adopt(self, runner: Runner) -> None:
         """A clone is our child now."""

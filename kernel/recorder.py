@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from dsec.kernel.supervisor import Supervisor
 
 SILENCE_MAX_S = 30.0
-FINISH_MAX_S = 3600.0
-STOPPED_TICKS_MAX = 8  # while the run ends; ticks, for those who stop it may stop us, too
 LAST_LIFE_S = 1.0
 
 
@@ -43,11 +41,8 @@ class Recorder(Server):
     def __init__(self, run: Supervisor) -> None:
         super().__init__(run, "recorder")
         self.disk_full, self.finishing = "", False
-        self._finish_at = 0.0
-        self._heard = 0
-        self._pulse = Pulse()
-        self._last = False
-        self._stopped_ticks = 0
+        self._finish_at, self._heard = 0.0, 0
+        self._pulse, self._last = Pulse(), False
 
     def make(self, epoch: int) -> Runner:
         """One incarnation, with what it gets first."""
@@ -149,7 +144,7 @@ class Recorder(Server):
 
     def tick(self) -> None:
         """Look for signs of life; call it a few times a second."""
-        runner, now = self.runner, self.run.now()
+        runner = self.runner
         if not self.up or runner is None or runner.state is not RunnerState.RUNNING:
             return
         stat = read_stat(runner.pid)
@@ -158,9 +153,7 @@ class Recorder(Server):
         owes = owes or self.finishing
         if self._pulse.beats(stat.state, stat.cpu_ticks, self._heard, owes=owes) or self.disk_full:
             self.run.arm(runner, Phase.IDLE, SILENCE_MAX_S)
-        self._stopped_ticks = self._stopped_ticks + 1 if stat.state == "T" else 0
-        if self.run.reason and self._stopped_ticks > STOPPED_TICKS_MAX:
-            runner.hang("stopped (SIGSTOP) while the run ends")
         late = self.run.deadlines.lateness.after(self._finish_at)
-        if self.finishing and now - self._finish_at - late > FINISH_MAX_S:
-            runner.hang(f"took longer than {FINISH_MAX_S:g} s to finish")
+        took_s = self.run.now() - self._finish_at - late if self.finishing else 0.0
+        if why := self._pulse.fails(ending=bool(self.run.reason), finishing_s=took_s):
+            runner.hang(why)

@@ -32,8 +32,7 @@ class _Seat:
         self.successor: Runner | None = None
         self.standby: Runner | None = None
         self.lost: set[Runner] = set()  # had the seat, or were to have it
-        self.kept: segment.Segment | None = None
-        self.handed: segment.Segment | None = None  # what of that the successor has
+        self.kept = self.handed = segment.Segment(-1, 0, 0, 0)  # handed: the successor has it
         self.story: story.Story | None = None
         self.truncate = False
 
@@ -101,7 +100,7 @@ class Recovery:
                 seat.successor = None
             seat.story = seat.story or story.Story(self._run.now(), death.cause)
             seat.lost.add(runner)
-            self.tell(role, plan.Lost(death.seq_last, death.phase))
+            self.tell(role, plan.Lost.of(death))
 
     def faulted(self, runner: Runner, death: Death) -> bool:
         """It is reaped, and its death complete. False: that is the end of the agent, too."""
@@ -141,7 +140,7 @@ class Recovery:
             segment.check(fds[0], size)
         except PeerError:
             return False
-        self._forget(seat)
+        seat.kept.close()
         seat.kept = segment.Segment(segment.readonly(fds[0]), size, 0, 0)
         return True
 
@@ -152,14 +151,10 @@ class Recovery:
     def release(self) -> None:
         """Close every descriptor; a second time does nothing."""
         for seat in self._seats.values():
-            self._forget(seat)
+            seat.kept.close()
             for runner in (seat.successor, seat.standby):
                 if runner is not None:
                     runner.release()
-
-    def _forget(self, seat: _Seat) -> None:
-        if seat.kept is not None:
-            seat.kept.close()
 
     # ------------------------------------------------------------ the plan's acts
 
@@ -168,7 +163,7 @@ class Recovery:
         match do:
             case Do.FORK:
                 seat.successor = self._agent.make(role)
-                self._agent.fork(seat.successor)
+                self._agent.fork(seat.successor, urgent=True)
             case Do.SPARE:
                 seat.standby = self._agent.make(role)
                 self._agent.fork(seat.standby)
@@ -199,14 +194,13 @@ class Recovery:
         assert runner is not None and seat.story is not None, "a seat that was lost is taken over"
         wire, fds = agent.wire_frame(role, runner.epoch)
         seat.handed, kept = seat.kept, -1
-        if seat.kept is not None:
+        if seat.kept.fd >= 0:
             kept = len(fds)
             fds.append(segment.readonly(seat.kept.fd))
         seat.truncate, runner.outbox = truncate, agent.segments[role]
         if agent.runners[role].state is RunnerState.GONE:
             agent.adopt(runner)
-        cause = seat.story.cause
-        frame = frames.Takeover(wire, kept, truncate, cause, agent.policy_learns)
+        frame = frames.Takeover(wire, kept, truncate, seat.story.cause, agent.policy_learns)
         runner.order(RunnerEvent.TAKEOVER, frame, fds)
 
     def _resume(self, role: Role) -> None:
@@ -214,8 +208,7 @@ class Recovery:
         runner, told = seat.successor, seat.story
         assert runner is not None and told is not None, "who resumes has taken over"
         self._agent.runners[role], seat.successor, seat.story = runner, None, None
-        late = seat.kept if seat.kept is not seat.handed else None
-        fds = [segment.readonly(late.fd)] if late is not None else []
+        fds = [segment.readonly(seat.kept.fd)] if seat.kept is not seat.handed else []
         runner.order(RunnerEvent.RESUME, frames.Resume(len(fds) - 1), fds)
         said = runner.said[frames.TakenOver]
         run.recovered(told.failover(self._run.now(), runner.epoch, said, seat.truncate))

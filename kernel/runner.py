@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from dsec.errors import PeerError
 from dsec.failover.detect import Idle, Overdue, Word
 from dsec.failover.diagnose import Evidence, Verdict, diagnose, hung
-from dsec.ipc import async_channel, channel, frames, segment
+from dsec.ipc import async_channel, channel, frames, launch, segment
 from dsec.ipc.frames import AnyFrame, Phase, Role
 from dsec.ipc.logs import file_name
 from dsec.kernel.machine import RUNNER, RunnerEvent, RunnerState
@@ -132,17 +132,14 @@ class Runner:
         """
         if self.channel is not None:
             self.channel.close()
-        run, fds = self._run, list[int]()
         ours, theirs = channel.pair()
-        fds.append(theirs.detach())
         self._connect(ours)
         try:
-            fds.append(os.dup(run.lifeline))
-            self._stderr_from = run.logs.open(self._stem, fds)
+            inherited = launch.inherited(theirs, self._run.lifeline, self._run.logs, self._stem)
         except OSError:
             self.release()
-            close_all(fds)
             raise
+        fds, self._stderr_from = inherited
         return fds
 
     def _connect(self, sock: socket.socket) -> None:

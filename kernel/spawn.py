@@ -163,9 +163,10 @@ class Zygote(Server):
             self.run.broken(self, death)
         self._pump()
 
-    def fork(self, runner: Runner) -> None:
-        """Fork a runner as soon as possible; it is told, whatever happens."""
-        self._wanted.append(runner)
+    def fork(self, runner: Runner, urgent: bool = False) -> None:
+        """Fork a runner as soon as possible; it is told, whatever happens. Many may wait (spares,
+        say): who is `urgent` goes first."""
+        self._wanted.insert(0 if urgent else len(self._wanted), runner)
         self._pump()
 
     def close(self, reason: str) -> None:

@@ -7,10 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsec.failover.detect import (
+    FINISH_MAX_S,
     LATE_EVENTS_MAX,
     LATE_MIN_S,
     LOOK_MAX_S,
     PEER_ENDED_S,
+    STOPPED_LOOKS_MAX,
     Deadlines,
     Idle,
     Lateness,
@@ -270,6 +272,24 @@ def test_a_stopped_server_always_owes_a_sign() -> None:
     pulse = Pulse()
     pulse.beats("S", 5, 1, owes=False)
     assert not pulse.beats("T", 5, 1, owes=False)
+
+
+def test_a_server_that_is_stopped_while_the_run_ends_is_ended_after_some_looks() -> None:
+    pulse = Pulse()
+    for _ in range(STOPPED_LOOKS_MAX):
+        pulse.beats("T", 5, 1, owes=True)
+        assert pulse.fails(ending=True, finishing_s=0.0) == ""
+    pulse.beats("T", 5, 1, owes=True)
+    assert pulse.fails(ending=False, finishing_s=0.0) == ""
+    assert pulse.fails(ending=True, finishing_s=0.0) == "stopped (SIGSTOP) while the run ends"
+    pulse.beats("S", 5, 1, owes=True)
+    assert pulse.fails(ending=True, finishing_s=0.0) == "", "it goes on"
+
+
+def test_even_a_lively_server_has_a_limit_for_its_last_task() -> None:
+    pulse = Pulse()
+    assert pulse.fails(ending=True, finishing_s=FINISH_MAX_S) == ""
+    assert "to finish" in pulse.fails(ending=True, finishing_s=FINISH_MAX_S + 1)
 
 
 def test_who_is_seen_stopped_twice_in_a_row_hangs() -> None:

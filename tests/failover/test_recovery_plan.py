@@ -1,0 +1,261 @@
+"""The plan of failover: what follows what, cell by cell. What must hold in any history of it is in
+test_recovery_histories.py."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from dsec.failover.plan import (
+    POISON_DEATHS,
+    SPARES_MAX,
+    Act,
+    AnyEvent,
+    Do,
+    Event,
+    Lost,
+    Plan,
+    Protected,
+    Reaped,
+    Seat,
+    Standby,
+    State,
+    decide,
+    why_final,
+)
+from dsec.ipc.frames import ErrorInfo, Phase, Role
+from dsec.report import Death
+
+ENV = Role.ENV
+
+
+def plan_of(restarts: int = 10, **seat: object) -> Plan:
+    return Plan(restarts, 60.0, {ENV: Seat(**seat)})  # type: ignore[arg-type]
+
+
+def run(plan: Plan, *events: AnyEvent, now: float = 0.0) -> tuple[Plan, list[Act]]:
+    """Let events happen; return the plan and the acts of the last one."""
+    acts: tuple[Act, ...] = ()
+    for event in events:
+        plan, acts = decide(plan, ENV, event, now)
+    return plan, list(acts)
+
+
+def lost(seq: int = 5, phase: Phase = Phase.STEP) -> Lost:
+    return Lost(seq, phase)
+
+
+def died(**facts: object) -> Death:
+    return Death("a", ENV, 0, 1, "died", **{"kind": "signal", **facts})  # type: ignore[arg-type]
+
+
+EVENTS: tuple[AnyEvent, ...] = (
+    *Event,
+    lost(),
+    lost(phase=Phase.CLOSE),
+    Reaped(""),
+    Reaped("why"),
+    Protected("state"),
+    Protected("none"),
+)
+
+
+@pytest.mark.parametrize(
+    ("state", "standby", "event"),
+    list(itertools.product(State, Standby, EVENTS)),
+    ids=lambda each: getattr(each, "name", repr(each)),
+)
+def test_every_cell_has_an_outcome(state: State, standby: Standby, event: AnyEvent) -> None:
+    seat = Seat(state=state, standby=standby, spare=True, unreaped=1)
+    plan, acts = run(plan_of(), event)
+    plan, acts = decide(replace(plan, seats={ENV: seat}), ENV, event, 0.0)
+    assert set(plan.seats) == {ENV}
+    if state is State.OVER:
+        assert not acts
+        assert plan.seats[ENV].state is State.OVER
+    if state is not State.TAKEN:
+        assert Do.RESUME not in [act.do for act in acts], "nobody has restored anything"
+
+
+@pytest.mark.guarantee("G5")
+def test_with_a_spare_it_takes_over_while_the_lost_one_is_fenced() -> None:
+    plan, acts = run(plan_of(standby=Standby.UP, spare=True), lost())
+    assert acts == [Act(Do.PROMOTE, False)]
+    taken, acts = run(plan, Event.TAKEN)
+    assert acts == [], "the lost one may still write"
+    _, acts = run(taken, Reaped(""))
+    assert acts == [Act(Do.RESUME), Act(Do.SPARE)]
+    _, acts = run(plan, Reaped(""), Event.TAKEN)
+    assert acts == [Act(Do.RESUME), Act(Do.SPARE)], "or the other way round"
+
+
+def test_without_a_standby_a_successor_is_made_first() -> None:
+    plan, acts = run(plan_of(), lost())
+    assert acts == [Act(Do.FORK)]
+    plan, acts = run(plan, Event.READY)
+    assert acts == [Act(Do.TAKE, False)]
+    assert run(plan, Reaped(""), Event.TAKEN)[1] == [Act(Do.RESUME)]
+
+
+def test_a_spare_that_is_still_being_made_becomes_the_successor() -> None:
+    plan, acts = run(plan_of(standby=Standby.COMING, spare=True), lost())
+    assert acts == [Act(Do.ADOPT)]
+    assert run(plan, Event.READY)[1] == [Act(Do.TAKE, False)]
+
+
+@pytest.mark.guarantee("G7")
+def test_no_restarts_or_no_more_end_in_giving_up_once_the_death_is_known() -> None:
+    plan, acts = run(plan_of(0), lost())
+    assert acts == []
+    assert run(plan, Reaped(""))[1] == [Act(Do.GIVE_UP, "")]
+    plan, _ = run(plan_of(1), lost(1), Event.READY, Reaped(""), Event.TAKEN)
+    plan, acts = run(plan, lost(9), Reaped(""))
+    assert acts == [Act(Do.GIVE_UP, "all 1 restarts in 60 s are used up")]
+    plan, _ = run(plan_of(1), lost(1), Event.READY, Reaped(""), Event.TAKEN)
+    _, acts = run(plan, lost(9), now=61.0)
+    assert acts == [Act(Do.FORK)], "a period later the budget is whole again"
+
+
+@pytest.mark.guarantee("G7")
+@pytest.mark.parametrize(
+    ("death", "said"),
+    [
+        (died(exit_code=125, kind="exit"), "exit code 125"),
+        (died(kind="corrupt"), "ring"),
+        (died(kind="exception", error=ErrorInfo("dsec.errors.PeerError", "")), "ring"),
+        (died(kind="import"), "find"),
+        (died(kind="exception", error=ErrorInfo("E", "", lookup=True)), "find"),
+        (died(), ""),
+        (died(kind="exception", error=ErrorInfo("KeyError", "")), ""),
+    ],
+)
+def test_some_deaths_are_final(death: Death, said: str) -> None:
+    final = why_final(death)
+    assert said in final
+    assert bool(said) == bool(final)
+    plan, _ = run(plan_of(standby=Standby.UP), lost())
+    _, acts = run(plan, Reaped(final))
+    assert (acts == [Act(Do.GIVE_UP, final)]) == bool(final)
+
+
+@pytest.mark.guarantee("G7")
+def test_who_makes_progress_is_replaced_at_once_and_who_does_not_waits() -> None:
+    plan = plan_of(100)
+    for seq in range(5):
+        plan, acts = run(plan, lost(seq))
+        assert acts == [Act(Do.FORK)]
+        plan, _ = run(plan, Event.READY, Reaped(""), Event.TAKEN)
+    waits = []
+    for _ in range(4):
+        plan, acts = run(plan, lost(4))
+        assert acts[0].do is Do.REST
+        waits.append(acts[0].value)
+        plan, acts = run(plan, Reaped(""), Event.RESTED)
+        assert acts == [Act(Do.FORK)]
+        plan, _ = run(plan, Event.READY, Event.TAKEN)
+    assert waits == sorted(waits)
+    assert len(set(waits)) == 4
+
+
+@pytest.mark.guarantee("G7")
+def test_a_step_that_kills_twice_is_poison() -> None:
+    plan, _ = run(plan_of(), lost(7), Event.READY, Reaped(""), Event.TAKEN)
+    plan, _ = run(plan, lost(7), Reaped(""), Event.RESTED)
+    plan, acts = run(plan, Event.READY)
+    assert acts == [Act(Do.TAKE, True)]
+    plan, _ = run(plan, Event.TAKEN, lost(8), Reaped(""))
+    assert run(plan, Event.READY)[1] == [Act(Do.TAKE, False)], "it got on"
+
+
+def test_deaths_while_idle_blame_no_step() -> None:
+    idle = lost(7, Phase.IDLE)
+    plan, _ = run(plan_of(), idle, Event.READY, Reaped(""), Event.TAKEN)
+    plan, _ = run(plan, idle, Reaped(""), Event.RESTED)
+    assert run(plan, Event.READY)[1] == [Act(Do.TAKE, False)]
+
+
+def test_kills_from_outside_blame_a_step_only_if_they_never_stop() -> None:
+    plan, told = plan_of(100), []
+    for _ in range(5):
+        plan, _ = run(plan, Lost(7, Phase.STEP, outside=True), Reaped(""), Event.RESTED)
+        plan, acts = run(plan, Event.READY)
+        told.append(acts[0].value)
+        plan, _ = run(plan, Event.TAKEN)
+    assert told == [False, False, False, True, True]
+
+
+def test_what_a_death_means_for_a_seat() -> None:
+    killed = died(signal=9, seq_last=7, phase=Phase.STEP)
+    assert Lost.of(killed) == Lost(7, Phase.STEP, outside=True)
+    hung = died(kind="hang", signal=9, seq_last=7, phase=Phase.STEP)
+    assert Lost.of(hung) == Lost(7, Phase.STEP)
+
+
+def test_a_replay_that_kills_twice_is_not_tried_again() -> None:
+    plan, _ = run(plan_of(), lost(7), Event.READY, Reaped(""))
+    assert plan.seats[ENV].poison < POISON_DEATHS
+    plan, acts = run(plan, lost(-1), Reaped(""), Event.RESTED)
+    assert acts == [Act(Do.FORK)]
+    assert run(plan, Event.READY)[1] == [Act(Do.TAKE, True)]
+
+
+@pytest.mark.guarantee("G5")
+def test_every_earlier_incarnation_must_be_reaped() -> None:
+    plan, _ = run(plan_of(standby=Standby.UP), lost(7))  # the incumbent
+    plan, _ = run(plan, lost(-1), Event.RESTED, Event.READY, Event.TAKEN)  # and its successor
+    plan, acts = run(plan, Reaped(""))
+    assert acts == []
+    assert run(plan, Reaped(""))[1][0] == Act(Do.RESUME)
+
+
+def test_a_fault_in_close_is_no_loss() -> None:
+    plan, acts = run(plan_of(standby=Standby.UP), lost(7, Phase.CLOSE))
+    assert acts == []
+    assert run(plan, Reaped(""))[1] == [Act(Do.GIVE_UP, "")]
+
+
+def test_who_is_back_is_told_to_drain_if_that_was_asked_meanwhile() -> None:
+    plan, _ = run(plan_of(standby=Standby.UP, spare=True), lost(7), Event.DRAIN, Reaped(""))
+    plan, acts = run(plan, Event.TAKEN)
+    assert acts == [Act(Do.RESUME), Act(Do.DRAIN)], "and no spare is made for the rest of it"
+
+
+def test_a_spare_is_made_when_it_is_wanted_and_again_when_it_dies() -> None:
+    plan, acts = run(plan_of(), Protected("state"))
+    assert acts == [Act(Do.SPARE)]
+    assert run(plan, Protected("state"))[1] == [], "one is enough"
+    plan, acts = run(plan, Event.STANDBY_UP, Event.STANDBY_LOST)
+    assert acts[0].do is Do.LATER
+    plan, acts = run(plan, Event.SPARE_DUE)
+    assert acts == [Act(Do.SPARE)]
+    waits = []
+    for _ in range(SPARES_MAX):
+        plan, acts = run(plan, Event.STANDBY_LOST)
+        waits.append(float(acts[0].value))
+        plan, _ = run(plan, Event.SPARE_DUE)
+    assert waits[-1] == 60.0, "one that keeps dying is done without for a while"
+    assert plan.stamps == (), "and costs the agent none of its restarts"
+
+
+@pytest.mark.parametrize("level", ["fork", "none", "replay", "state"])
+def test_only_some_levels_need_a_spare_and_only_for_environments(level: str) -> None:
+    wanted = level in ("state", "replay")
+    assert (run(plan_of(), Protected(level))[1] == [Act(Do.SPARE)]) == wanted
+    assert run(plan_of(0), Protected(level))[1] == []
+    policy = Plan(10, 60.0, {Role.POLICY: Seat()})
+    assert decide(policy, Role.POLICY, Protected(level), 0.0)[1] == ()
+
+
+def test_roles_are_independent_but_for_the_budget() -> None:
+    plan = Plan(2, 60.0, {role: Seat() for role in (Role.ENV, Role.POLICY, Role.REWARD)})
+    plan, acts = decide(plan, Role.ENV, lost(), 0.0)
+    assert acts == (Act(Do.FORK),)
+    plan, acts = decide(plan, Role.POLICY, lost(), 0.0)
+    assert acts == (Act(Do.FORK),)
+    plan, acts = decide(plan, Role.REWARD, lost(), 0.0)
+    assert acts == (), "the budget is spent"
+    plan, acts = decide(plan, Role.REWARD, Reaped(""), 0.0)
+    assert acts[0].do is Do.GIVE_UP
+    assert plan.away
