@@ -170,10 +170,8 @@ class Supervisor:
     def recorder_failed(self, death: Death, *, settling: bool = True) -> None:
         """Nobody empties the rings any more, so nobody could drain. Agents that settle may wait
         for a last life of the recorder."""
-        self.fail(
-            "machine" if death.machines_fault else "internal",
-            f"the recorder is gone: {death.cause}",
-        )
+        whose = "machine" if death.machines_fault else "internal"
+        self.fail(whose, f"the recorder is gone: {death.cause}")
         self._end_agents(AgentEvent.FENCE, settling)
 
     def look_over(self) -> None:
