@@ -132,14 +132,13 @@ class Runner:
         """
         if self.channel is not None:
             self.channel.close()
-        ours, theirs = channel.pair()
+        run, (ours, theirs) = self._run, channel.pair()
         self._connect(ours)
         try:
-            inherited = launch.inherited(theirs, self._run.lifeline, self._run.logs, self._stem)
+            fds, self._stderr_from = launch.inherited(theirs, run.lifeline, run.logs, self._stem)
         except OSError:
             self.release()
             raise
-        fds, self._stderr_from = inherited
         return fds
 
     def _connect(self, sock: socket.socket) -> None:
