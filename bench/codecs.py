@@ -14,6 +14,7 @@ import pickle
 import time
 import warnings
 from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 import gymnasium
@@ -21,7 +22,8 @@ import gymnasium
 from bench.measure import Result, interleave
 from dsec.failover.codecs import codec_named, examine
 
-ROUNDS, ROUNDS_QUICK = 60, 5
+ROUNDS, ROUNDS_QUICK = 20, 3
+CALLS, CALLS_SLOW = 25, 3
 NAMES = (
     "CartPole-v1",
     "FrozenLake-v1",
@@ -39,12 +41,19 @@ def run(quick: bool) -> list[Result]:
     return [_measure(name, ROUNDS_QUICK if quick else ROUNDS) for name in NAMES]
 
 
-def _timed(call: Callable[[], object], before: Callable[[], object]) -> Callable[[], float]:
+def _timed(
+    call: Callable[[], object], before: Callable[[], object], calls: int = CALLS
+) -> Callable[[], float]:
+    """The median of a few calls in a row: a fork makes all pages dear for whoever comes next."""
+
     def trial() -> float:
-        before()
-        started = time.perf_counter()
-        call()
-        return (time.perf_counter() - started) * 1e6
+        took = []
+        for _ in range(calls):
+            before()
+            started = time.perf_counter()
+            call()
+            took.append((time.perf_counter() - started) * 1e6)
+        return median(took)
 
     return trial
 
@@ -75,10 +84,10 @@ def _measure(name: str, rounds: int) -> Result:
     candidates = {
         "pickle.dumps": _timed(lambda: pickle.dumps(env, pickle.HIGHEST_PROTOCOL), step),
         "a step": _timed(step, lambda: None),
-        "fork and reap": _timed(_fork, step),
+        "fork and reap": _timed(_fork, step, CALLS_SLOW),
     }
     if _works(lambda: copy.deepcopy(env)):
-        candidates["copy.deepcopy"] = _timed(lambda: copy.deepcopy(env), step)
+        candidates["copy.deepcopy"] = _timed(lambda: copy.deepcopy(env), step, CALLS_SLOW)
     if not _works(lambda: pickle.dumps(env)):
         del candidates["pickle.dumps"]
     note = "; ".join(found.notes)
@@ -88,7 +97,7 @@ def _measure(name: str, rounds: int) -> Result:
         candidates["codec: capture"] = _timed(lambda: kept.__setitem__(0, codec.capture()), step)
         candidates["codec: restore"] = _timed(lambda: spare.restore(kept[0]), step)
         note = f"codec {codec.name}, {len(kept[0]):,} bytes, found faithful. {note}".strip()
-    samples = interleave(candidates, rounds, warm_up=10)
+    samples = interleave(candidates, rounds, warm_up=1)
     env.close()
     return Result(f"codecs, {name}", "µs", samples, "fork and reap", better="lower", note=note)
 
