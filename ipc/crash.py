@@ -50,3 +50,13 @@ def attach(outbox: Outbox) -> None:
     if code:
         raise MachineError(f"can't attach an outbox: {os.strerror(code)}", "")
     _attached = outbox
+
+
+def _forget_in_child() -> None:
+    global _attached
+    outbox, _attached = _attached, None
+    if outbox is not None:
+        outbox.abandon()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

@@ -256,6 +256,12 @@ class Outbox:
         self._group = None
         self._peers.clear()
 
+    def abandon(self) -> None:
+        """In a forked child, which has the handle and not the mapping: forget both."""
+        if self._mapping is not None:
+            self._mapping.abandon()
+        self.close()
+
     def _fail_claim(self, code: int, nbytes: int) -> NoReturn:
         if code == lib.DSEC_TOO_LARGE:
             raise RecordTooLarge(

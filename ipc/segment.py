@@ -286,6 +286,10 @@ class Mapping:
         view = memoryview(ffi.buffer(self.base, length))[HEADER_BYTES:]
         self.data = view if writable else view.toreadonly()
 
+    def abandon(self) -> None:
+        """Never unmap it: a forked child hasn't got it, and what lies there by then is not it."""
+        ffi.gc(self.base, None)
+
 
 class ProgressWord:
     """What a runner says it is doing, read from its outbox's header page.

@@ -103,7 +103,7 @@ def _live(between_pid: int, supervisor_pid: int, fds: Sequence[int]) -> int:
         line.disarm()
         recorder = importlib.import_module("dsec.runners.recorder")
         return int(recorder.main(channel, frame) or 0)
-    return _run_role(Session(channel, frame))
+    return _run_role(Session(channel, frame, line.fd))
 
 
 def _set_signals(control: int) -> None:

@@ -18,13 +18,14 @@ from typing import Any
 
 from dsec.errors import LayoutError, RingInterrupted, RingTimeout
 from dsec.ipc import overflow, recall
-from dsec.ipc.frames import Constructed, Go, Phase, Role, Takeover
+from dsec.ipc.frames import Constructed, Go, Phase, Role, Takeover, Wire
 from dsec.ipc.layout import FLAG_INFRA, FLAG_TRUNCATED, encode_spaces, ring_bytes
 from dsec.ipc.overflow import Spill
 from dsec.ipc.ring import FLAG_BOUNDARY, FLAG_END, KIND_ACTION, KIND_OBS
 from dsec.ipc.turn import ROW_BITS, ROW_MASK, Turn
 from dsec.runners import seeds
 from dsec.runners.chaos import with_faults
+from dsec.runners.clone import ClonedError
 from dsec.runners.guard import Guard, Retained
 from dsec.runners.heir_env import Standing, take_over
 from dsec.runners.loop import (
@@ -40,6 +41,10 @@ from dsec.runners.stage import Stage, as_reward, blamed, no_step
 from dsec.runners.transitions import GRAIN_BITS, ActionStream, EnvGrid
 from dsec.runners.wiring import Wiring
 
+ROOM_FOR_CLONES = {"fork": 4, "auto": 2}
+"""How many times longer rings are where snapshots may be dear: between two of them nothing that a
+replay needs is given back."""
+
 _STEP = int(Phase.STEP)
 _NEVER = 1 << 62
 
@@ -50,10 +55,11 @@ def run(session: Session) -> None:
     start = session.start
     stage = Stage(session)
     spaces = stage.observation_space, stage.action_space
+    room = ROOM_FOR_CLONES.get(start.failover.standby, 1)
     session.channel.send(
         Constructed(
             spaces=encode_spaces(*spaces),
-            ring_bytes=ring_bytes(*spaces, start.num_envs, start.ring_slots),
+            ring_bytes=ring_bytes(*spaces, start.num_envs, start.ring_slots * room),
         )
     )
     try:
@@ -62,8 +68,28 @@ def run(session: Session) -> None:
         session.phase = Phase.CLOSE
         stage.close()
         raise
+    clone: ClonedError | None = None
+    while True:
+        try:
+            _live(session, stage, frame, fds, clone)
+            return
+        except ClonedError as cloned:
+            # Here goes on what was forked: the state of the stage is kept, everything else is not.
+            clone = cloned.with_traceback(None)
+            stage.detach()
+        frame, fds = session.expect(Takeover)
+
+
+def _live(
+    session: Session,
+    stage: Stage,
+    frame: Wire | Takeover,
+    fds: list[int],
+    clone: ClonedError | None,
+) -> None:
     if isinstance(frame, Takeover):
-        wiring, standing = take_over(session, stage, frame, fds)
+        where = clone.snapshot if clone is not None else None
+        wiring, standing = take_over(session, stage, frame, fds, where)
         worker = EnvWorker(session, wiring, stage, standing)
         serve_to_end(session, wiring, worker, Go(frame.policy_learns))
     else:
@@ -114,6 +140,8 @@ class EnvWorker:
 
     def close(self) -> dict[str, float]:
         """Close all environments."""
+        if self._guard is not None:
+            self._guard.close()
         self._stage.close()
         return {}
 

@@ -25,7 +25,9 @@ from dsec.runners.loop import Session
 
 FIRST_INTERVAL: Final = 32
 GIVEN_UP_INTERVAL: Final = 1024
-INTERVAL_MAX: Final = 1 << 20
+SAMPLES_MIN: Final = 4
+TOLERANCE: Final = 2.0
+"""By how much the budget may be missed for want of room before `auto` does without."""
 FAILURES_MAX: Final = 16
 RETRY_RECORDS: Final = 4
 TELL_EVERY_S: Final = 2.0
@@ -47,6 +49,9 @@ class Keeping(Protocol):
             SnapshotError: this state can't be kept; a later one perhaps can.
             MachineError: the machine has no room for it.
         """
+
+    def close(self) -> None:
+        """Let go of what is kept; again is no error."""
 
 
 class StateKeeping:
@@ -79,6 +84,10 @@ class StateKeeping:
         keeper = self._keeper
         if keeper.put(Snapshot(seq, own, first, second, count, interval, self.codec, parts)):
             self._session.channel.send(Kept(keeper.size), (keeper.fd,))
+
+    def close(self) -> None:
+        """Let go of the memory file; the kernel has a descriptor of its own."""
+        self._keeper.close()
 
 
 class Retained:
@@ -151,6 +160,10 @@ class Guard:
         self._cost_s = self._period_s = 0.0
         self._last_s = self._told_s = 0.0
         self._taken = self._failures = 0
+        self._too_dear = False
+        strides = (self._stride, *(ring.stride for ring in retained))
+        halves = (self._half, *(ring.half for ring in retained))
+        self._longest = min(half // size for half, size in zip(halves, strides, strict=True))
         self.due = 0
 
     def inherit(self, snapshot: Snapshot, seq: int) -> None:
@@ -213,17 +226,30 @@ class Guard:
             ring.give_back(answered=answered)
         if self._keeping is not None:
             self._learn(n, began, time.thread_time())
-            if self._taken > 2 and time.monotonic() - self._told_s > TELL_EVERY_S:
-                self._told_s = time.monotonic()
-                self._session.channel.try_send(Kept(0, self._protection(self._keeping)))
+            if self._too_dear and self._session.start.failover.standby == "auto":
+                self._give_up(
+                    f"{self._keeping.level} would cost {self._cost_s * 1e3:.2g} ms every"
+                    f" {self._longest} records of {self._period_s * 1e6:.0f} us, for how far the"
+                    f" rings reach; the budget is {self._budget:.0%}. Use more ring_slots"
+                )
+        told_s, now_s = self._told_s, time.monotonic()
+        if self._keeping is not None and self._taken > 2 and now_s - told_s > TELL_EVERY_S:
+            self._told_s = now_s
+            self._session.channel.try_send(Kept(0, self._protection(self._keeping)))
         self._seq = n
         self.due = n + self._interval
 
     def _give_up(self, why: str) -> None:
         """The run goes on without protection, and says so."""
-        self._keeping = None
+        self.close()
         self._interval = GIVEN_UP_INTERVAL
         self._session.channel.try_send(Kept(0, Protection("none", notes=(why,))))
+
+    def close(self) -> None:
+        """Keep nothing any more."""
+        keeping, self._keeping = self._keeping, None
+        if keeping is not None:
+            keeping.close()
 
     def _learn(self, n: int, began: float, ended: float) -> None:
         """Let the interval follow what snapshots and records cost."""
@@ -234,7 +260,8 @@ class Guard:
             self._cost_s = _smoothed(self._cost_s, cost)
             self._period_s = _smoothed(self._period_s, period)
             wanted = self._cost_s / (self._budget * max(self._period_s, 1e-9))
-            self._interval = int(min(max(1.0, wanted + 1.0), INTERVAL_MAX))
+            self._interval = int(min(max(1.0, wanted + 1.0), self._longest))
+            self._too_dear = self._taken > SAMPLES_MIN and wanted > TOLERANCE * self._longest
         self._last_s = ended
 
     def _protection(self, keeping: Keeping) -> Protection:

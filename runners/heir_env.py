@@ -22,6 +22,7 @@ from dsec.ipc.frames import Kept, Protection, Role, TakenOver, Takeover
 from dsec.ipc.layout import Layout
 from dsec.ipc.recall import Held
 from dsec.ipc.ring import FLAG_END, Peer
+from dsec.runners.clone import ForkKeeping
 from dsec.runners.failure import describe
 from dsec.runners.guard import Keeping
 from dsec.runners.loop import Session
@@ -58,16 +59,23 @@ class Standing:
 
 
 def take_over(
-    session: Session, stage: Stage, frame: Takeover, fds: list[int]
+    session: Session,
+    stage: Stage,
+    frame: Takeover,
+    fds: list[int],
+    clone: Snapshot | None = None,
 ) -> tuple[Wiring, Standing]:
     """Restore and replay, say TakenOver, wait until the dead one is fenced, catch up with it.
+
+    Args:
+        clone: where this process stands, if it is a clone of the dead one; else it restores.
 
     Raises:
         PeerError: a segment is not what it should be.
         RunnerExit: the kernel's end of the channel is closed.
     """
     kept = segment.duplicate(fds[frame.kept]) if 0 <= frame.kept < len(fds) else -1
-    heir = _Heir(session, stage, session.attach(frame, fds), frame, kept)
+    heir = _Heir(session, stage, session.attach(frame, fds), frame, kept, clone)
     session.channel.send(heir.answer())
     wiring, kept = session.resume(heir.attachment, policy_learns=frame.policy_learns)
     return wiring, heir.catch_up(kept)
@@ -77,13 +85,20 @@ class _Heir:
     """One attempt after the other to bring the environments to where the dead one's were."""
 
     def __init__(
-        self, session: Session, stage: Stage, attachment: Attachment, frame: Takeover, kept: int
+        self,
+        session: Session,
+        stage: Stage,
+        attachment: Attachment,
+        frame: Takeover,
+        kept: int,
+        clone: Snapshot | None,
     ) -> None:
         self.attachment = attachment
         self._session = session
         self._stage = stage
         self._frame = frame
         self._kept = kept
+        self._clone = clone
         self._own = attachment.look()
         self._snapshot: Snapshot | None = None
         self._why = NOT_AGAIN if frame.truncate else NOTHING_KEPT
@@ -103,7 +118,7 @@ class _Heir:
         restored = min(max(self._restored_s, began), ended)
         return TakenOver(
             exact=not needed or not self._why,
-            level="state" if self._replay else "none",
+            level="none" if self._replay is None else "fork" if self._clone else "state",
             seq=last.seq if last else -1,
             replayed=self._replay.replayed if self._replay else 0,
             restore_ms=round((restored - began) * 1e3, 3),
@@ -133,7 +148,7 @@ class _Heir:
             self._try()
         if not self._why:
             return Standing(seq, snapshot=self._snapshot, keeping=self._keeping)
-        if self._replay is not None:
+        if self._replay is not None or self._clone is not None:
             self._stage.rebuild()
         if self._wrong:
             unprotected = Protection("none", notes=(f"not restored exactly: {self._why}",))
@@ -143,7 +158,14 @@ class _Heir:
 
     def _try(self) -> None:
         """Restore the newest snapshot, if it is another than the last time, and replay."""
-        if self._frame.truncate or self._kept < 0:
+        if self._frame.truncate:
+            return
+        if self._clone is not None:
+            if self._snapshot is None:
+                self._snapshot, self._why = self._clone, ""
+                self._guarded(self._restore)
+            return
+        if self._kept < 0:
             return
         try:
             snapshot = keep.newest(self._kept)
@@ -161,9 +183,12 @@ class _Heir:
         assert snapshot is not None, "found before this is called"
         where = snapshot.seq, snapshot.own, snapshot.first
         self._replay = Replay(stage, self.attachment, self._own, *where)
-        self._keeping, restore = bind(self._session, stage, snapshot.codec)
-        restore(snapshot.parts)
-        stage.episodes = snapshot.counted
+        if self._clone is not None:
+            self._keeping = ForkKeeping(self._session)
+        else:
+            self._keeping, restore = bind(self._session, stage, snapshot.codec)
+            restore(snapshot.parts)
+            stage.episodes = snapshot.counted
         stage.forget()
         self._restored_s = time.perf_counter()
         self._replay.advance()

@@ -76,10 +76,12 @@ class Session:
         where: the config key to blame for what is raised now; empty once records flow.
         draining, fenced: Drain has come; it said that those whom this runner reads are gone.
         attention: a signal says that the channel wants to be looked at.
+        lifeline: the descriptor that ends this process with the supervisor.
     """
 
-    def __init__(self, channel: Channel, start: Start) -> None:
+    def __init__(self, channel: Channel, start: Start, lifeline: int = -1) -> None:
         self.channel = channel
+        self.lifeline = lifeline
         self.start = start
         self.role = Role(start.role)
         self.pid = os.getpid()

@@ -7,34 +7,37 @@ of a stage, so that a snapshot is one call.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from dsec.failover.codecs import Codec, codec_named, find_codec
 from dsec.ipc.frames import Kept, Protection
 from dsec.runners import seeds
+from dsec.runners.clone import ForkKeeping
 from dsec.runners.guard import Keeping, StateKeeping
 from dsec.runners.loop import Session
 from dsec.runners.stage import Stage
 
 Restore = Callable[[Sequence[bytes | memoryview]], None]
-WITH_STATE: Final = ("auto", "state")
 
 
 def protect(session: Session, stage: Stage) -> Keeping | None:
-    """Choose how these environments' state is kept, by the settings and by what is possible.
+    """Choose how these environments' state is kept, by the settings and by what is possible: by
+    a codec that is faithful, or else by clones of the whole process.
 
     They must have been reset. The kernel is told what was chosen, and why no more.
     """
     standby = session.start.failover.standby
-    if standby not in WITH_STATE:
+    if standby not in ("auto", "state", "fork"):
         return None
-    seed = seeds.derive(session.start.seed, "protection")
-    codec, notes = find_codec(stage.envs[0], seed=seed)
     keeping: Keeping | None = None
-    chosen = Protection("none", notes=notes)
-    if codec is not None:
-        keeping, _ = _bound(session, stage, codec.name, notes)
-        chosen = Protection(keeping.level, keeping.codec, notes=notes)
+    notes: tuple[str, ...] = ()
+    if standby != "fork":
+        seed = seeds.derive(session.start.seed, "protection")
+        codec, notes = find_codec(stage.envs[0], seed=seed)
+        if codec is not None:
+            keeping, _ = _bound(session, stage, codec.name, notes)
+    if keeping is None:
+        keeping = ForkKeeping(session, notes)
+    chosen = Protection(keeping.level, keeping.codec, notes=keeping.notes)
     session.channel.send(Kept(0, chosen))
     return keeping
 

@@ -72,6 +72,10 @@ class Stage:
         self._construct()
         self.forget()
 
+    def detach(self) -> None:
+        """No progress word is mine any more."""
+        self.enter = _tell_nobody
+
     def close(self) -> None:
         """Close all; the first error is raised when the others are closed, too."""
         first: Exception | None = None

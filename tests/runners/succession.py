@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -16,6 +17,7 @@ from dsec.errors import ChannelClosed, ChannelTimeout, RingTimeout
 from dsec.ipc import segment
 from dsec.ipc.channel import Channel
 from dsec.ipc.frames import (
+    Clone,
     Constructed,
     Kept,
     Protection,
@@ -43,6 +45,7 @@ class Succession:
     """The line of runners of one agent.
 
     Attributes:
+        clone: the sleeping copy of the env runner, if it has told of one.
         takeovers: what each successor answered, by role.
         protection: what each role's runner told last.
     """
@@ -55,6 +58,7 @@ class Succession:
         self.protection: dict[Role, Protection] = {}
         self.takeovers: dict[Role, list[TakenOver]] = {role: [] for role in Role}
         self._forked: list[Runner] = []
+        self.clone: Runner | None = None
 
     def spare(self, role: Role) -> Runner:
         """Fork one more runner of this role, up to where it waits for its Takeover."""
@@ -76,11 +80,41 @@ class Succession:
         with suppress(ChannelTimeout, ChannelClosed):
             while True:
                 frame, fds = runner.channel.recv(0.0)
+                if isinstance(frame, Clone):
+                    self._hold_clone(frame, fds[0], runner)
+                    continue
                 assert isinstance(frame, Kept), frame
                 if frame.protection is not None:
                     self.protection[role] = frame.protection
                 if fds:
                     self._keep(role, frame.size, fds[0])
+
+    def _hold_clone(self, frame: Clone, fd: int, parent: Runner) -> None:
+        self._drop_clone()
+        with suppress(ProcessLookupError):  # an even newer one has taken its place
+            pidfd = os.pidfd_open(frame.pid)
+            sock = socket.socket(fileno=fd)
+            self.clone = Runner(frame.pid, Channel(sock), parent.stdout, parent.stderr, pidfd=pidfd)
+            return
+        os.close(fd)
+
+    def _drop_clone(self) -> None:
+        if self.clone is not None:
+            self.clone.channel.close()
+            os.close(self.clone.pidfd)
+            self.clone = None
+
+    def promote_clone(self, *, fence: Callable[[Runner], Any] = kill) -> TakenOver:
+        """Let the sleeping clone take over: the fence first, for the runner ends older ones."""
+        agent = self.agent
+        fence(agent.runners[Role.ENV])
+        self.collect(Role.ENV)
+        clone, self.clone = self.clone, None
+        assert clone is not None, "there is one"
+        self._epoch += 1
+        self._forked.append(clone)
+        agent.kernel.runners.append(clone)
+        return self.take_over(Role.ENV, clone, fence=Runner.kill)
 
     def _keep(self, role: Role, size: int, fd: int) -> None:
         if role in self._kept:
@@ -164,7 +198,7 @@ class Succession:
         for frame in runner.frames_to_the_end():
             if isinstance(frame, Kept) and frame.protection is not None:
                 self.protection[role] = frame.protection
-            elif not isinstance(frame, Kept):
+            elif not isinstance(frame, Kept | Clone):
                 frames.append(type(frame).__name__)
         assert frames == ["Done"], (frames, runner.stderr.read_text())
         assert runner.wait() == 0
@@ -173,6 +207,7 @@ class Succession:
         for _, fd in self._kept.values():
             os.close(fd)
         self._kept.clear()
+        self._drop_clone()
         for runner in self._forked:
             if runner not in self.agent.runners.values():
                 self._close(runner)

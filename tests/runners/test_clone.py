@@ -1,0 +1,114 @@
+"""Env runners that fork themselves: a sleeping clone takes over, whatever the environment is."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from dsec.ipc.channel import Channel
+from dsec.ipc.frames import EnvSettings, FailoverSettings, Role
+from tests import watchdog
+from tests.runners import uncloned, worlds
+from tests.runners.kernel import AgentPlan, Agents
+from tests.runners.reference import compare_with_reference
+from tests.runners.succession import Succession
+
+FORK = FailoverSettings(standby="fork")
+Successions = Callable[[AgentPlan], Succession]
+
+
+@pytest.fixture
+def successions(agents: Agents, zygote: Channel) -> Iterator[Successions]:
+    made: list[Succession] = []
+
+    def start(plan: AgentPlan) -> Succession:
+        made.append(Succession(agents(plan).begin(), zygote))
+        return made[-1]
+
+    yield start
+    for succession in made:
+        succession.close()
+
+
+def entry(name: str, **kwargs: Any) -> EnvSettings:
+    return EnvSettings(entry=f"{worlds.HERE}:{name}", kwargs=kwargs)
+
+
+def gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+@pytest.mark.guarantee("G2", "G3")
+@pytest.mark.parametrize("num_envs", [1, 3])
+@pytest.mark.parametrize("world", ["CartPole-v1", "Generated", "Drawing"])
+def test_a_clone_goes_on_bit_for_bit(successions: Successions, world: str, num_envs: int) -> None:
+    env = {
+        "CartPole-v1": EnvSettings(id="CartPole-v1"),
+        "Generated": entry("Generated", plan=3),
+        "Drawing": EnvSettings(entry=f"{uncloned.HERE}:Drawing"),
+    }[world]
+    plan = AgentPlan(env=env, steps=6000 * num_envs, num_envs=num_envs, failover=FORK)
+    succession = successions(plan)
+    drawn = random.Random(num_envs)
+    instants = [700 * i + drawn.randrange(40, 600) for i in range(6)]  # each has its clone by then
+    succession.drive(dict.fromkeys(instants, succession.promote_clone))
+    for records in succession.agent.records.values():
+        assert [record.seq for record in records] == list(range(len(records)))
+    if world != "Drawing":  # whose numbers are this process' business, too
+        assert compare_with_reference(succession.agent) > 0
+    answers = succession.takeovers[Role.ENV]
+    assert [(answer.exact, answer.level) for answer in answers] == [(True, "fork")] * 6, answers
+
+
+@pytest.mark.guarantee("G8")
+def test_no_clone_outlives_its_run(successions: Successions) -> None:
+    succession = successions(AgentPlan(steps=3000, failover=FORK))
+    seen: list[int] = []
+
+    def look() -> None:
+        succession.collect(Role.ENV)
+        assert succession.clone is not None
+        seen.append(succession.clone.pid)
+
+    succession.drive({100: look, 2000: look})
+    assert seen
+    for pid in seen:
+        watchdog.until(lambda pid=pid: gone(pid), 10, "the clone is gone")
+
+
+@pytest.mark.guarantee("G8")
+def test_a_clone_whose_channel_ends_is_gone(successions: Successions) -> None:
+    """The runner and the kernel's interest in it are gone: so is the clone."""
+    succession = successions(AgentPlan(steps=100_000, failover=FORK))
+
+    def abandon() -> None:
+        succession.collect(Role.ENV)
+        clone = succession.clone
+        assert clone is not None
+        succession.agent.runners[Role.ENV].kill()
+        clone.channel.close()
+        assert clone.wait() == 71
+        os.close(clone.pidfd)
+        succession.clone = None
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        succession.drive({100: abandon})
+
+
+def test_what_a_clone_does_not_have_is_said(successions: Successions) -> None:
+    succession = successions(
+        AgentPlan(env=EnvSettings(entry=f"{uncloned.HERE}:Busy"), steps=3000, failover=FORK)
+    )
+    succession.drive({})
+    notes = " ".join(succession.protection[Role.ENV].notes)
+    for words in ("other thread", "child process", "open file"):
+        assert words in notes, notes
