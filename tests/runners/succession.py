@@ -59,6 +59,7 @@ class Succession:
         self.takeovers: dict[Role, list[TakenOver]] = {role: [] for role in Role}
         self._forked: list[Runner] = []
         self.clone: Runner | None = None
+        self._cloned: list[int] = []
 
     def spare(self, role: Role) -> Runner:
         """Fork one more runner of this role, up to where it waits for its Takeover."""
@@ -91,6 +92,7 @@ class Succession:
 
     def _hold_clone(self, frame: Clone, fd: int, parent: Runner) -> None:
         self._drop_clone()
+        self._cloned.append(frame.pid)
         with suppress(ProcessLookupError):  # an even newer one has taken its place
             pidfd = os.pidfd_open(frame.pid)
             sock = socket.socket(fileno=fd)
@@ -211,6 +213,11 @@ class Succession:
         for runner in self._forked:
             if runner not in self.agent.runners.values():
                 self._close(runner)
+        for pid in self._cloned:
+            # One that its runner had no time to end comes to us, and ends with its channel.
+            with suppress(ChildProcessError):
+                if pid != self.agent.env.pid:
+                    os.waitpid(pid, 0)
 
     def _close(self, runner: Runner) -> None:
         runner.close()
