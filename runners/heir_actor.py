@@ -162,11 +162,14 @@ def pass_by(reader: Reader, seq: int) -> None:
 def next_seq(reader: Reader, least: int) -> int:
     """The number of the record that comes next, which may not be published yet."""
     peer, cursor = reader.peer, int(reader.c.read)
-    _, tail, _ = recall.positions(peer)
-    if cursor != tail:
-        return recall.record_at(peer, cursor, tail).seq
-    last = recall.last_record(peer)
-    return least if last is None else max(least, last.seq + 1)
+    while True:
+        _, tail, _ = recall.positions(peer)
+        if cursor != tail:
+            return recall.record_at(peer, cursor, tail).seq
+        last = recall.last_record(peer)
+        # One that was published between these looks is the next, and not the last.
+        if recall.positions(peer)[1] == tail:
+            return least if last is None else max(least, last.seq + 1)
 
 
 class Answered:
