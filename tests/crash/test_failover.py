@@ -33,6 +33,13 @@ KINDS = {
     "pause": "hung in step for",
 }
 
+ACTORS = {
+    "policy-segv": ("policy", "FaultyPolicy", "segv", AT, "killed by SIGSEGV in act"),
+    "policy-raise": ("policy", "FaultyPolicy", "raise", AT, "raised KeyError in act"),
+    "reward-kill": ("reward", "FaultyReward", "kill", 12, "killed by SIGKILL in reward"),
+}  # a reward is called for many records at a time
+ALL = (*KINDS, *ACTORS)
+
 
 def walkers(evidence: Path | None) -> list[dict[str, Any]]:
     """An agent for each kind of fault; without `evidence` nothing happens to any of them."""
@@ -41,6 +48,11 @@ def walkers(evidence: Path | None) -> list[dict[str, Any]]:
         fault = {"fault": kind, "at": AT, "once": True} if evidence is not None else {}
         brief = {"deadlines": {"step_s": 1.0}} if kind in ("hang", "pause") else {}
         agents.append(runs.walker(kind, evidence=evidence, **fault, **GO_ON, **brief))
+    for name, (role, cls, kind, at, _) in ACTORS.items():
+        kind = kind if evidence is not None else "none"
+        keywords = {"fault": kind, "at": at, "name": name, "evidence": str(evidence or "")}
+        entry = {"entry": f"tests.crash.faulty:{cls}", "kwargs": keywords | {"once": True}}
+        agents.append(runs.walker(name, **GO_ON, **{role: entry}))
     agents.append(runs.walker("steady"))
     return agents
 
@@ -63,14 +75,14 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[runs.Finished, runs.
 @pytest.mark.guarantee("G1", "G7")
 def test_every_agent_goes_on_to_its_quota(both: tuple[runs.Finished, runs.Finished, Path]) -> None:
     hit, _, evidence = both
-    for kind in KINDS:
-        assert (evidence / kind).exists(), f"{kind} did not happen"
+    for name in ALL:
+        assert (evidence / name).exists(), f"{name} did not happen"
     assert hit.code == 0, hit.stderr
-    assert hit.summary["failovers"] == len(KINDS)
-    assert hit.summary["steps"] == QUOTA * (len(KINDS) + 1)
+    assert hit.summary["failovers"] == len(ALL)
+    assert hit.summary["steps"] == QUOTA * (len(ALL) + 1)
     assert (hit.summary["lost"], hit.summary["quarantined"]) == (0, 0)
     assert hit.summary["failover_ms"]["p50"] > 0
-    assert hit.stderr.count("FAILOVER ") == len(KINDS)
+    assert hit.stderr.count("FAILOVER ") == len(ALL)
 
 
 @pytest.mark.guarantee("G6")
@@ -89,6 +101,19 @@ def test_each_failover_is_one_event_with_its_cause(
     assert hit.details["agents_by_name"][kind]["failovers"] == 1
 
 
+@pytest.mark.guarantee("G6")
+@pytest.mark.parametrize("name", ACTORS)
+def test_policies_and_rewards_go_on_as_environments_do(
+    name: str, both: tuple[runs.Finished, runs.Finished, Path]
+) -> None:
+    hit, _, evidence = both
+    role, *_, cause = ACTORS[name]
+    [event] = [each for each in hit.details["failovers_in_order"] if each["agent"] == name]
+    assert event["death"]["cause"].startswith(cause)
+    assert str(event["death"]["pid"]) == (evidence / name).read_text()
+    assert (event["role"], event["exact"]) == (role, True)
+
+
 def recorded(run: runs.Finished, agent: str) -> list[np.ndarray]:
     with Recording.open(run.run_dir) as recording:
         data = recording.transitions(agent, env=0)
@@ -96,7 +121,7 @@ def recorded(run: runs.Finished, agent: str) -> list[np.ndarray]:
 
 
 @pytest.mark.guarantee("G2", "G3", "G12")
-@pytest.mark.parametrize("agent", [*KINDS, "steady"])
+@pytest.mark.parametrize("agent", [*ALL, "steady"])
 def test_the_recording_is_that_of_a_run_to_which_nothing_happened(
     agent: str, both: tuple[runs.Finished, runs.Finished, Path]
 ) -> None:
