@@ -47,7 +47,10 @@ def beside_peers(title: str, name: str, wanted: float, quick: bool) -> Result:
     note = NOTE + left_out
     if limit:
         share = np.median(np.array(samples[OURS]) / np.array(samples[peers.LIMIT]))
-        note += f" Ours reached {share:.0%} of what the cores can do at most (wanted, or: 90 %)."
+        note += (
+            f" Ours reached {share:.0%} of the two plain loops, which are what idle cores can do at"
+            " most (wanted: 90 %, if not the ratio)."
+        )
     return Result(title, "steps/s", samples, peers.ASYNC, target={OURS: wanted}, note=note)
 
 
