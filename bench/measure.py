@@ -198,6 +198,7 @@ def machine() -> dict[str, str]:
         "machine": f"{len(os.sched_getaffinity(0))} cores of {model}, {memory:.0f} GiB",
         "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}, "
         + ", ".join(packages),
+        "load": f"{os.getloadavg()[0]:.0f} processes at once in the last minute, these included",
         "commit": commit(),
         "command": shlex.join(["python", "-m", "bench", *sys.argv[1:]]),
     }

@@ -83,10 +83,11 @@ def test_missions_of_minigrid_are_read_and_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_atari_runs_preprocessed_and_stacked(tmp_path: Path) -> None:
     for module in ("ale_py", "cv2"):
         pytest.importorskip(module, reason='pip install "dsec-kernel[envs]"')
-    options = ("--steps", "900", "--set", "record.format=parquet")
+    options = ("--steps", "600", "--set", "record.format=parquet")
     finished = runs.run(ROOT / "examples/atari.yaml", tmp_path, *options)
     assert finished.code == 0, finished.stderr
     with Recording.open(finished.run_dir) as recording:
@@ -95,7 +96,7 @@ def test_atari_runs_preprocessed_and_stacked(tmp_path: Path) -> None:
     shifted = pong.obs[:, :, 1:] == pong.next_obs()[:, :, :-1]
     assert shifted.all(), "of four frames three are those of the step before"
     assert set(np.unique(breakout.reward)) <= {-1.0, 0.0, 1.0}
-    assert len(breakout.obs) == 300
+    assert len(breakout.obs) == 200
 
 
 @pytest.mark.slow
