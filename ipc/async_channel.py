@@ -10,7 +10,6 @@ import asyncio
 import errno
 import os
 import socket
-from collections import deque
 from collections.abc import Callable, Sequence
 
 from dsec.errors import ChannelClosed, ChannelOverflow, FrameError, LocalError, PeerError
@@ -58,7 +57,8 @@ class AsyncChannel:
         self._on_frame = on_frame
         self._on_close = on_close
         self._loop = loop if loop is not None else asyncio.get_running_loop()
-        self._queue: deque[tuple[bytes, tuple[int, ...]]] = deque()
+        # No deque: an empty one takes ten times the memory, and there may be thousands of channels.
+        self._queue: list[tuple[bytes, tuple[int, ...]]] = []
         self._queued_bytes = 0
         self._writing = False
         self._retry: asyncio.TimerHandle | None = None
@@ -157,7 +157,7 @@ class AsyncChannel:
                 return
             if self._peer_gone:
                 break
-            self._queue.popleft()
+            del self._queue[0]
             self._queued_bytes -= len(data)
             close_fds(fds)
         self._drop_queue()

@@ -8,8 +8,10 @@ the agent's name.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+import msgspec
 
 from dsec.config import Agent, Chaos, Config, Loaded, agent_names
 from dsec.engine.images import BASE_IMAGE, Images
@@ -82,7 +84,10 @@ def make_spec(
             if dry and number:
                 continue
             own = agent_seed(seed, name)
-            agents.append(_agent(agent, name, share, own, open_files, images, config.chaos))
+            if number:
+                agents.append(_alike(agents[-1], name, share, own))
+            else:
+                agents.append(_agent(agent, name, share, own, open_files, images, config.chaos))
         try:
             for runner in agents[-1].runners:
                 frames.encode(runner.start)
@@ -157,6 +162,16 @@ def _agent(
         restarts_max=agent.failover.restarts.max,
         restarts_period_s=agent.failover.restarts.period_s,
     )
+
+
+def _alike(other: AgentSpec, name: str, quota: Quota, seed: str) -> AgentSpec:
+    """Another agent of the same entry. They share what is the same: there may be thousands."""
+    changes = {"agent": name, "seed": seed, "steps": quota.steps, "episodes": quota.episodes}
+    runners = (
+        replace(each, start=msgspec.structs.replace(each.start, **changes))
+        for each in other.runners
+    )
+    return replace(other, name=name, runners=tuple(runners))
 
 
 def _failover(agent: Agent) -> FailoverSettings:
