@@ -50,7 +50,7 @@ class Succession:
         protection: what each role's runner told last.
     """
 
-    def __init__(self, agent: Agent, zygote: Channel) -> None:
+    def __init__(self, agent: Agent, zygote: Channel | None) -> None:
         self.agent = agent
         self._zygote = zygote
         self._epoch = 1
@@ -66,6 +66,7 @@ class Succession:
         self._epoch += 1
         agent = self.agent
         name = f"{agent.plan.name}-{role.name.lower()}-{self._epoch}"
+        assert self._zygote is not None, "who replaces runners needs one"
         runner = agent.kernel.fork(self._zygote, name)
         self._forked.append(runner)
         start = agent.plan.start(role)

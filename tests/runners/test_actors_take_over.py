@@ -10,7 +10,7 @@ import pytest
 
 from dsec.ipc.channel import Channel
 from dsec.ipc.frames import EnvSettings, FailoverSettings, Role
-from tests.runners import worlds
+from tests.runners import actors, worlds
 from tests.runners.kernel import Agent, AgentPlan, Agents
 from tests.runners.reference import compare_with_reference
 from tests.runners.succession import Succession
@@ -81,3 +81,27 @@ def test_a_policy_without_state_begins_anew_and_says_so(successions: Successions
     for answer in succession.takeovers[Role.POLICY]:
         assert not answer.exact and "begins anew" in answer.why
     assert all(answer.exact for answer in succession.takeovers[Role.REWARD])
+
+
+@pytest.mark.guarantee("G2", "G3")
+def test_a_learning_policy_learns_on_as_if_it_lived(
+    agents: Agents, successions: Successions
+) -> None:
+    plan = AgentPlan(
+        env=entry("Generated", plan=3),
+        policy=f"{actors.HERE}:Averaging",
+        reward=f"{actors.HERE}:Smoothing",
+        steps=3000,
+        failover=STATE,
+    )
+    undisturbed = agents(plan).begin()
+    Succession(undisturbed, None).drive({})
+    succession = successions(plan)
+    roles = [Role.POLICY, Role.REWARD, Role.ENV]
+    succession.drive(killing(succession, roles, 9, 2500))
+    for role, records in undisturbed.records.items():
+        found = succession.agent.records[role]
+        assert [r.seq for r in found] == [r.seq for r in records]
+        assert [r.payload for r in found] == [r.payload for r in records], role
+    for role in roles:
+        assert [answer.exact for answer in succession.takeovers[role]] == [True] * 3
