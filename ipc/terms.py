@@ -42,7 +42,8 @@ class ErrorInfo(msgspec.Struct, frozen=True):
 
     `where` is the config key at fault relative to the agent (`env.id`, `policy.entry`, `env`), or
     empty where the configuration is not to blame; `lookup` says that the named thing does not
-    exist at all (no such module, class or environment), which no retry can mend.
+    exist at all (no such module, class or environment), which no retry can mend. `others` were
+    found beside it.
     """
 
     type: str
@@ -50,6 +51,7 @@ class ErrorInfo(msgspec.Struct, frozen=True):
     traceback: str = ""
     where: str = ""
     lookup: bool = False
+    others: tuple[ErrorInfo, ...] = ()
 
 
 class SegmentRef(msgspec.Struct, frozen=True):

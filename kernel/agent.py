@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from dsec.kernel.supervisor import Supervisor
 
 CATCH_UP_S = 1.0  # what a reward runner has to answer what was published before a fault
+_NOT_WIRED = {
+    *(RunnerState.FORKING, RunnerState.BOOTING),
+    *(RunnerState.CONSTRUCTING, RunnerState.HOLDING),
+}
 
 
 class Agent:
@@ -115,6 +119,8 @@ class Agent:
         if self._recovery is not None:
             self._recovery.holding(runner)
             return
+        if self.state is AgentState.FENCING:
+            self._excuse(runner)
         if (said := runner.said.get(frames.Constructed)) is not None:
             self.spaces, self._ring_bytes = said.spaces, said.ring_bytes
         if self._all_in(RunnerState.HOLDING):
@@ -172,6 +178,9 @@ class Agent:
     def drain(self, role: Role) -> None:
         """Have a role end at the next boundary; one that is away does so when it is back."""
         self.runners[role].order(RunnerEvent.DRAIN, frames.Drain(self._run.reason))
+
+    def _excuse(self, runner: Runner) -> None:
+        runner.order(RunnerEvent.EXCUSE, frames.Drain("a peer is at fault"))
 
     def idle(self, runner: Runner, idle: Idle) -> None:
         """Find out why a runner is idle for longer than any of its phases may last."""
@@ -237,6 +246,9 @@ class Agent:
                     if action == "cut" and rewards:
                         runner.order(RunnerEvent.DRAIN, frames.Drain("a peer died", fenced=True))
                         run.later(CATCH_UP_S, runner.apply, RunnerEvent.FENCE)
+                    elif run.spec.dry and self.deaths and runner.state in _NOT_WIRED:
+                        self._excuse(runner)
+                        run.later(run.spec.drain_timeout_s, runner.apply, RunnerEvent.FENCE)
                     else:
                         runner.apply(RunnerEvent.FENCE)
                 self._look_gone()

@@ -35,7 +35,7 @@ RunnerState = enum.Enum(
 RunnerEvent = enum.Enum(
     "RunnerEvent",
     "FORKED FORK_FAILED HELLO HELLO_ENV CONSTRUCTED READY DONE FAILED VIOLATION HANGUP OVERDUE"
-    " CRASHING TAKEN_OVER WIRE TAKEOVER RESUME GO DRAIN FENCE EXIT_OK EXIT_KILLED EXIT_BAD",
+    " CRASHING TAKEN_OVER WIRE TAKEOVER RESUME GO DRAIN EXCUSE FENCE EXIT_OK EXIT_KILLED EXIT_BAD",
 )
 # WAITING: its images are not warm, or too many start already. STARTING: its runners are forked and
 # construct. WIRING: its segments are handed out. RUNNING: steps. RECOVERING: so it does, but for a
@@ -69,7 +69,8 @@ _RUNNER = {
     "FORKING": "FORKED > BOOTING watch, FORK_FAILED > GONE lost fault leave, FENCE > FENCED",
     "BOOTING": _LIVING + "HELLO > HOLDING start hold, HELLO_ENV > CONSTRUCTING start",
     "CONSTRUCTING": _LIVING + "CONSTRUCTED > HOLDING hold",
-    "HOLDING": _LIVING + "WIRE > WIRING wire, TAKEOVER > TAKING takeover",
+    # EXCUSE: in a dry run, a peer is at fault; what else is wrong comes out before Drain is read.
+    "HOLDING": _LIVING + "WIRE > WIRING wire, TAKEOVER > TAKING takeover, EXCUSE > RUNNING drain",
     "WIRING": _LIVING + "READY > READY ready",
     # A dry run ends here: Drain in place of Go closes what was constructed.
     "READY": _LIVING + "GO > RUNNING go, DRAIN > RUNNING drain",

@@ -9,7 +9,7 @@ of the config.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
@@ -34,9 +34,23 @@ def make_env(settings: EnvSettings) -> AnyEnv:
             that the environment needs is missing.
         Exception: whatever the constructor raised.
     """
-    env = _from_entry(settings) if settings.entry else _from_id(settings)
+    mistakes: list[UserCodeError] = []
+    makers: list[tuple[Callable[..., Any], dict[str, Any]]] = []
     for index, wrapper in enumerate(settings.wrappers):
-        env = _wrap(env, wrapper, f"env.wrappers[{index}]")
+        try:
+            makers.append((_find_wrapper(wrapper, f"env.wrappers[{index}]"), wrapper))
+        except UserCodeError as error:
+            mistakes.append(error)
+    try:
+        env = _from_entry(settings) if settings.entry else _from_id(settings)
+    except UserCodeError as error:
+        mistakes.insert(0, error)
+    if mistakes:
+        first, *others = mistakes
+        first.others = tuple(others)
+        raise first
+    for index, (make, wrapper) in enumerate(makers):
+        env = _wrap(env, make, wrapper, f"env.wrappers[{index}]")
     return env
 
 
@@ -96,15 +110,8 @@ def _from_entry(settings: EnvSettings) -> AnyEnv:
     return _checked(make(**settings.kwargs), f'"{settings.entry}" returned', where)
 
 
-def _wrap(env: AnyEnv, wrapper: Mapping[str, Any], where: str) -> AnyEnv:
-    entry = wrapper.get("entry")
-    if not isinstance(entry, str) or not entry:
-        message = "a wrapper needs an entry, as in {entry: TimeLimit, kwargs: {...}}"
-        raise UserCodeError(message, where=where, lookup=True)
-    make = _find_wrapper(entry, f"{where}.entry")
-    if not callable(make):
-        message = f'"{entry}" is {kind_of(make)}, not a class or function'
-        raise UserCodeError(message, where=f"{where}.entry", lookup=True)
+def _wrap(env: AnyEnv, make: Callable[..., Any], wrapper: Mapping[str, Any], where: str) -> AnyEnv:
+    entry = wrapper["entry"]
     try:
         wrapped = make(env, **(wrapper.get("kwargs") or {}))
     except Exception as error:
@@ -112,7 +119,20 @@ def _wrap(env: AnyEnv, wrapper: Mapping[str, Any], where: str) -> AnyEnv:
     return _checked(wrapped, f'"{entry}" returned', f"{where}.entry")
 
 
-def _find_wrapper(entry: str, where: str) -> Any:
+def _find_wrapper(wrapper: Mapping[str, Any], where: str) -> Callable[..., Any]:
+    entry = wrapper.get("entry")
+    if not isinstance(entry, str) or not entry:
+        message = "a wrapper needs an entry, as in {entry: TimeLimit, kwargs: {...}}"
+        raise UserCodeError(message, where=where, lookup=True)
+    make = _resolve_wrapper(entry, f"{where}.entry")
+    if not callable(make):
+        message = f'"{entry}" is {kind_of(make)}, not a class or function'
+        raise UserCodeError(message, where=f"{where}.entry", lookup=True)
+    found: Callable[..., Any] = make
+    return found
+
+
+def _resolve_wrapper(entry: str, where: str) -> Any:
     if ":" in entry:
         return resolve(entry, where)
     if entry in gymnasium.wrappers.__all__:
@@ -137,6 +157,24 @@ def _checked(env: Any, subject: str, where: str) -> AnyEnv:
     raise UserCodeError(message, where=where, lookup=True)
 
 
+def find_maker(session: Session, kind: str) -> Callable[..., Any]:
+    """Find what the configuration names, before anything is there to construct it with: a name that
+    leads nowhere is told at once, and beside other mistakes.
+
+    Raises:
+        UserCodeError: nothing there, or nothing callable.
+    """
+    start, where = session.start, f"{kind}.entry"
+    session.phase = Phase.CONSTRUCT
+    make = resolve(start.entry, where)
+    session.reseed()
+    if not callable(make):
+        message = f'"{start.entry}" is {kind_of(make)}, not a class'
+        raise UserCodeError(message, where=where, lookup=True)
+    found: Callable[..., Any] = make
+    return found
+
+
 def make_actor(session: Session, wiring: Wiring | Attachment, kind: str, method: str) -> Any:
     """Construct a policy or a reward, by the contract of contract.py.
 
@@ -154,11 +192,7 @@ def make_actor(session: Session, wiring: Wiring | Attachment, kind: str, method:
     session.phase, session.where = Phase.CONSTRUCT, kind
     if isinstance(wiring, Wiring):
         wiring.outbox.enter(Phase.CONSTRUCT, 0)
-    make = resolve(start.entry, where)
-    session.reseed()
-    if not callable(make):
-        message = f'"{start.entry}" is {kind_of(make)}, not a class'
-        raise UserCodeError(message, where=where, lookup=True)
+    make = find_maker(session, kind)
     given = {
         "observation_space": wiring.observation_space,
         "action_space": wiring.action_space,

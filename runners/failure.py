@@ -41,12 +41,16 @@ class UserCodeError(DsecError):
         where: the config key at fault, relative to the agent; empty if none is.
         lookup: the named thing doesn't exist or is of the wrong kind, so that no retry can help;
             such a fault is shown without a traceback.
+
+    Attributes:
+        others: what else was found to be wrong, beside this one.
     """
 
     def __init__(self, message: str, *, where: str = "", lookup: bool = False) -> None:
         super().__init__(message)
         self.where = where
         self.lookup = lookup
+        self.others: tuple[UserCodeError, ...] = ()
 
 
 class RunnerExit(BaseException):
@@ -71,6 +75,7 @@ def describe(error: BaseException, *, where: str = "") -> ErrorInfo:
             traceback="" if error.lookup or cause is None else _format(cause),
             where=error.where or where,
             lookup=error.lookup,
+            others=tuple(describe(each) for each in error.others),
         )
     return ErrorInfo(
         type=_type_name(error),

@@ -21,7 +21,7 @@ from dsec.ipc import recall, segment
 from dsec.ipc.frames import Kept, Protection, Role, TakenOver, Takeover
 from dsec.ipc.recall import Held
 from dsec.ipc.ring import KIND_END, Outbox, Reader
-from dsec.runners.construct import make_actor
+from dsec.runners.construct import find_maker, make_actor
 from dsec.runners.guard import Keeping, StateKeeping
 from dsec.runners.loop import Session
 from dsec.runners.wiring import Wiring
@@ -58,6 +58,7 @@ def begin(session: Session, kind: str, method: str) -> tuple[Wiring, Any, Herita
         The wiring, the object, what it inherits (None for the first of its line), and whether the
         policy learns, where a Takeover says so.
     """
+    find_maker(session, kind)
     frame, fds = session.expect_wiring()
     if not isinstance(frame, Takeover):
         wiring = session.connect(frame, fds)

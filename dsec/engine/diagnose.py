@@ -39,6 +39,9 @@ def config_problems(loaded: Loaded, report: RunReport, *, dry: bool) -> list[Dia
         if always_a_mistake(death) or open_yet:
             group = report.agents[death.agent].group if death.agent in report.agents else ""
             found.append(_of_death(loaded, group, death))
+            for other in death.error.others if death.error is not None else ():
+                path = (*_group_path(loaded, group), *parts(other.where))
+                found.append(_diagnostic(loaded, path, other))
     unique: dict[tuple[str, str], Diagnostic] = {}
     for problem in found:
         known = unique.setdefault((problem.path, problem.message), problem)

@@ -195,6 +195,37 @@ def test_names_that_lead_nowhere_have_their_line(
     assert not (tmp_path / "o").exists()
 
 
+MANY = """\
+run: {steps: 100}
+agents:
+  - name: a
+    env:
+      id: CartPole-v9
+      wrappers:
+        - {entry: TimeLimitt, kwargs: {max_episode_steps: 5}}
+        - {entry: "gymnasium.wrappers:NoSuch"}
+    policy: {entry: "dsec.policies:RandomPolice"}
+    reward: {entry: "dsec.reward:EnvReword"}
+"""
+
+
+def test_validate_tells_all_mistakes_of_an_agent_at_once(tmp_path: Path) -> None:
+    """Whichever of its processes finds one first, the others say theirs before they end."""
+    done = call(tmp_path, "validate", config(tmp_path, MANY))
+    assert done.returncode == 2
+    told = [line.split(": ")[1] for line in done.stderr.splitlines() if "agents[0]" in line]
+    assert told == [
+        f"agents[0].{key}"
+        for key in (
+            "env.id",
+            "env.wrappers[0].entry",
+            "env.wrappers[1].entry",
+            "policy.entry",
+            "reward.entry",
+        )
+    ], done.stderr
+
+
 def test_a_valid_configuration_is_said_to_be(tmp_path: Path) -> None:
     before = set(Path("/tmp").glob("dsec-validate-*"))
     done = call(tmp_path, "validate", config(tmp_path))

@@ -37,6 +37,7 @@ ONWARD = {
     (RS.CONSTRUCTING, RE.CONSTRUCTED): (RS.HOLDING, ("hold",)),
     (RS.HOLDING, RE.WIRE): (RS.WIRING, ("wire",)),
     (RS.HOLDING, RE.TAKEOVER): (RS.TAKING, ("takeover",)),
+    (RS.HOLDING, RE.EXCUSE): (RS.RUNNING, ("drain",)),
     (RS.TAKING, RE.TAKEN_OVER): (RS.TAKEN, ("taken",)),
     (RS.TAKEN, RE.RESUME): (RS.RUNNING, ("resume",)),
     (RS.WIRING, RE.READY): (RS.READY, ("ready",)),

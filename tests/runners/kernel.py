@@ -311,7 +311,8 @@ class Agent:
             name = f"{self.plan.name}-{role.name.lower()}"
             self.segments[role] = segment.create(name, role, data_bytes, epoch=1)
         for role, runner in self.runners.items():
-            self.send_wire(role, runner)
+            with suppress(ChannelClosed):  # it has failed already: its end says more
+                self.send_wire(role, runner)
         self._record()
         return self
 
@@ -327,9 +328,11 @@ class Agent:
             segments=tuple(refs),
             num_envs=self.plan.num_envs,
         )
-        runner.channel.send(wire, fds)
-        for fd in fds:
-            os.close(fd)
+        try:
+            runner.channel.send(wire, fds)
+        finally:
+            for fd in fds:
+                os.close(fd)
 
     def _record(self) -> None:
         held = self.segments[Role.RECORDER]
