@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 import xxhash
 
 from dsec.errors import MachineError, SnapshotError
+from dsec.ipc import segment
 
 PARTS_MAX: Final = 1 << 16
 _HEADER: Final = struct.Struct("<4sIQQQQQQQQII16s24xQ")
@@ -107,7 +108,8 @@ class Keeper:
 
     def _grow(self, total: int) -> None:
         slot = -(-(total + total // 2) // _PAGE) * _PAGE
-        fd = os.memfd_create(f"dsec-kept-{self._name}"[:200], os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        name = segment.short_name(f"dsec-kept-{self._name}")
+        fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.posix_fallocate(fd, 0, 2 * slot)
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)

@@ -89,7 +89,7 @@ def create(name: str, role: int, data_bytes: int, *, epoch: int, start: int = 0)
     if data_bytes and not good:
         raise LocalError(f"a ring of {data_bytes} bytes: it takes a power of two, 4 KiB to 4 GiB")
     size = HEADER_BYTES + data_bytes
-    fd = _reserve(_short(name), size)
+    fd = _reserve(short_name(name), size)
     try:
         _format(fd, size, role, epoch, start)
         if role in _OVERFLOWING and data_bytes:
@@ -107,7 +107,7 @@ def create_group(name: str) -> Segment:
     return create(name, GROUP_ROLE, 0, epoch=0)
 
 
-def _short(name: str) -> str:
+def short_name(name: str) -> str:
     """What memfd_create takes: at most 249 bytes, and no NUL."""
     data = name.replace("\0", "?").encode(errors="replace")
     return data[:_NAME_BYTES_MAX].decode(errors="ignore")

@@ -36,6 +36,15 @@ def test_the_newest_is_given_back(keeper: Keeper) -> None:
         assert same(newest(keeper.fd), put)
 
 
+def test_a_name_of_any_script_and_length_will_do() -> None:
+    """That of an agent; the system takes 249 bytes."""
+    keeper = Keeper("代" * 200 + ".policy")
+    try:
+        keeper.put(snapshot(3, b"state"))
+    finally:
+        keeper.close()
+
+
 def test_only_a_larger_file_is_a_new_one(keeper: Keeper) -> None:
     assert keeper.put(snapshot(0, bytes(1000)))
     first = keeper.size
