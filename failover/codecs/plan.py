@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from dsec.errors import SnapshotError
-from dsec.failover.codecs import arrays, containers, generators
+from dsec.failover.codecs import arrays, containers, generators, plain
 from dsec.failover.codecs.reading import MISSING, Reader, kinds_by_tag
 from dsec.failover.codecs.trackers import Edge, Reading, Restructured, encode, track
 from dsec.failover.codecs.writing import Closure, Kind, Refused, Writer
@@ -49,6 +49,8 @@ KINDS: dict[type, Kind] = {
 _bits = generators.BitGenerator()
 for _name in generators.KNOWN_BITS:
     KINDS[getattr(np.random, _name)] = _bits
+
+TABLE = plain.Table()
 
 _State = tuple[str, list[str], list[Any], list[list[Any]], list[Any], list[list[Any]], list[Any]]
 _decoder = msgspec.msgpack.Decoder(_State)
@@ -100,6 +102,8 @@ class AttributePlan:
         self._constants: dict[int, list[Any]] = {}
         self._loose: set[Edge] = set()
         self._captures = 0
+        self._not_tables: set[int] = set()
+        self._take_whole({})
 
     @property
     def holds(self) -> frozenset[str]:
@@ -112,8 +116,30 @@ class AttributePlan:
         Raises:
             SnapshotError: something can't be held; the message names the attribute.
         """
+        self._take_whole({})
+        counts = self._compile()
+        self._take_whole(plain.tables(self._nodes, counts, self._not_tables))
+        if self._tables:
+            self._compile()
+
+    def _writer(self, *, number: int = 0) -> Writer:
+        writer = Writer(self._kinds, self._known if number else {}, number)
+        writer.constants = self._constants if number else {}
+        writer.tables, writer.inner = self._table_kinds, self._inner
+        return writer
+
+    def _take_whole(self, tables: dict[int, set[int]]) -> None:
+        """From the next walk on, these are single nodes."""
+        self._tables = tables
+        self._table_kinds: dict[int, Kind] = dict.fromkeys(tables, TABLE)
+        self._inner: dict[int, Exception] = {
+            part: plain.Changed(root) for root, parts in tables.items() for part in parts - {root}
+        }
+
+    def _compile(self) -> dict[int, int]:
+        """One walk; gives how often each node is referred to."""
         roots = self._roots | (global_roots() if self._globals_too else {})
-        writer = Writer(self._kinds)
+        writer = self._writer()
         self._names = list(roots)
         refs: list[Any] = []
         heads: list[Any] = []
@@ -134,6 +160,7 @@ class AttributePlan:
         self._where, self._known = writer.parents, writer.index
         self._constants = writer.constants
         self._heads = msgspec.Raw(encode(heads))
+        return writer.counts
 
     def capture(self) -> bytes:
         """The state now.
@@ -151,10 +178,13 @@ class AttributePlan:
                 if change.edge is not None:
                     self._loose.add(change.edge)
                 self.compile()
+            except plain.Changed as change:
+                self._not_tables |= self._tables.get(change.where, {change.where})
+                self.compile()
         raise SnapshotError("the objects change their structure while they are being looked at")
 
     def _capture(self) -> bytes:
-        writer = Writer(self._kinds, self._known, len(self._readings), self._constants)
+        writer = self._writer(number=len(self._readings))
         contents: list[Any] = []
         try:
             for read in self._readings:
@@ -217,7 +247,7 @@ class AttributePlan:
     def _fill(
         self, names: list[str], refs: list[Any], roots: dict[str, Any], nodes: list[Any]
     ) -> None:
-        reader = Reader(kinds_by_tag(self._kinds), nodes)
+        reader = Reader({**kinds_by_tag(self._kinds), TABLE.tag: TABLE}, nodes)
         for name, ref in zip(names, refs, strict=True):
             if name not in roots:
                 raise SnapshotError(f"the state has a part {name}, which is not loaded here")

@@ -111,6 +111,9 @@ class Writer:
     ) -> None:
         self.kinds = kinds
         self.constants = constants if constants is not None else {}
+        self.counts: dict[int, int] = {}  # of references, by number
+        self.tables: dict[int, Kind] = {}  # by id: nodes that are taken as a whole
+        self.inner: dict[int, Exception] = {}  # by id: parts of those, which nobody else may have
         self._known = known if known is not None else {}
         self._first = number
         self.index: dict[int, int] = {}
@@ -151,9 +154,12 @@ class Writer:
         if number is None:
             number = self.index.get(where)
         if number is None:
+            if where in self.inner:
+                raise self.inner[where]
             number = self.index[where] = self._first + len(self.nodes)
-            self.nodes.append((kind, node))
+            self.nodes.append((self.tables.get(where, kind), node))
             self.parents.append((self.node, self.key))
+        self.counts[number] = self.counts.get(number, 0) + 1
         return [REF, number]
 
     def sequence(self, values: Any) -> list[Any]:
