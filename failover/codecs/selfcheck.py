@@ -30,6 +30,7 @@ from dsec.failover.codecs.contract import Codec
 from dsec.failover.codecs.futures import Record, difference, go_on
 
 LIMIT_S = 10.0
+SPARE_LIMIT_S = 600.0  # never the first: it dies with the trial, which has a limit of its own
 ATTEMPTS = (96, 24, 6, 2)
 """Steps in a round. An environment that dies in its trial proves nothing against a codec: that is
 the very kind that needs one. So it is tried again, with other actions and fewer of them."""
@@ -327,7 +328,7 @@ class Spare:
         self.actions = actions
         self._orders, self._orders_end = os.pipe2(os.O_CLOEXEC)
         ends = (self._orders, self._orders_end)
-        self._process = scratch.Scratch(lambda: self._serve(make, bind), LIMIT_S, keep=ends)
+        self._process = scratch.Scratch(lambda: self._serve(make, bind), SPARE_LIMIT_S, keep=ends)
         os.close(self._orders)
 
     def __enter__(self) -> Spare:
