@@ -199,11 +199,18 @@ class RunReport:
     failure_group: str = ""
     drained: bool = False
 
-    def count(self, failover: Failover) -> None:
-        """Take in a failover. A run may survive any number of them, so of those beyond the first
+    def count(self, failover: Failover) -> Failover:
+        """Take in a failover; return it with what the agent had said of its protection, if that
+        was not enough. A run may survive any number of them, so of those beyond the first
         FAILOVERS_WHOLE only the figures are kept, without what the dead wrote."""
+        agent = self.agents[failover.agent]
+        protection = agent.protection.get(failover.role)
+        if protection is not None and protection.notes and failover.level == "none":
+            notes = "; ".join(protection.notes)
+            failover = replace(failover, why=f"{failover.why}: {notes}".removeprefix(": "))
         if len(self.failovers) >= FAILOVERS_WHOLE:
             brief = replace(failover.death, stderr_tail="", error=None)
             failover = replace(failover, death=brief)
         self.failovers.append(failover)
-        self.agents[failover.agent].failovers += 1
+        agent.failovers += 1
+        return failover

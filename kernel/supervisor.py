@@ -135,8 +135,7 @@ class Supervisor:
 
     def recovered(self, failover: Failover) -> None:
         """A role that was lost goes on."""
-        self.report.count(failover)
-        self.hooks.failover(failover)
+        self.hooks.failover(self.report.count(failover))
 
     def faulted(self, agent: Agent, death: Death) -> None:
         """An agent is at fault; and with it the run, if the configuration is to blame."""

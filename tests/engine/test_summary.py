@@ -12,7 +12,7 @@ from dsec.engine.advice import advice
 from dsec.engine.plan import Quota
 from dsec.engine.progress import WINDOW_S, Meter
 from dsec.engine.summary import Exit, details, exit_code, percentile, totals
-from dsec.ipc.frames import ErrorInfo, Phase, Role
+from dsec.ipc.frames import ErrorInfo, Phase, Protection, Role
 from dsec.report import FAILOVERS_WHOLE, AgentReport, Death, Failover, RunReport
 
 KEYS = [
@@ -211,6 +211,16 @@ def test_each_failover_is_one_whole_event() -> None:
     }
     assert event["tried"] == ["killed by SIGKILL while idle"]
     assert event["death"]["stderr_tail"] == "a stack"
+
+
+def test_why_nothing_was_kept_is_told_where_it_mattered() -> None:
+    agent = AgentReport("a", "a", "done")
+    agent.protection[Role.ENV] = Protection("none", notes=("a snapshot would cost 9 ms",))
+    run = report(agent)
+    told = run.count(failover(exact=False, level="none", why="nothing was kept"))
+    assert told.why == "nothing was kept: a snapshot would cost 9 ms"
+    assert run.failovers == [told]
+    assert run.count(failover()).why == "", "it was exact"
 
 
 def test_of_very_many_failovers_only_the_figures_are_kept() -> None:
