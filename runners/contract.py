@@ -53,7 +53,9 @@ class Policy(Protocol):
 
     Optional members, looked up once: `learn(transitions: Transitions) -> None`, called for each
     transition, in order, before `act` on the next observation; its presence makes the policy a
-    learning one. `close() -> None`. `metrics() -> dict[str, float]`, asked once at the end.
+    learning one. `get_state() -> Any` and `set_state(state) -> None`: everything that its answers
+    depend on, for the policy of a successor process; without them all its attributes are taken.
+    `close() -> None`. `metrics() -> dict[str, float]`, asked once at the end.
     `zero_copy = True`: the observations given to `act` are read-only views of shared memory,
     valid only until it returns; otherwise they are copies. Where the observation or action space
     holds a Text, Sequence, Graph or OneOf they are copies always.
@@ -68,7 +70,8 @@ class Policy(Protocol):
 @runtime_checkable
 class Reward(Protocol):
     """Computes rewards. Constructed as `cls(observation_space=..., action_space=...,
-    num_envs=..., seed=..., **kwargs)`. Optional members: `close()`, `metrics()`.
+    num_envs=..., seed=..., **kwargs)`. Optional members: `get_state()` and `set_state(state)`,
+    `close()`, `metrics()`, as a policy has them.
     `passthrough = True`: it returns the environment's rewards unchanged, so that the runner may
     copy them and never call `compute`.
     """

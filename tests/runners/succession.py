@@ -19,6 +19,7 @@ from dsec.ipc.channel import Channel
 from dsec.ipc.frames import (
     Clone,
     Constructed,
+    Crashing,
     Kept,
     Protection,
     Resume,
@@ -85,6 +86,8 @@ class Succession:
                 if isinstance(frame, Clone):
                     self._hold_clone(frame, fds[0], runner)
                     continue
+                if isinstance(frame, Crashing):
+                    continue  # of one that is dead already
                 assert isinstance(frame, Kept), frame
                 if frame.protection is not None:
                     self.protection[role] = frame.protection
