@@ -44,7 +44,7 @@ def test_a_death_after_any_store_leaves_a_pool_that_opens_whole() -> None:
 @pytest.mark.slow
 @needs_make
 def test_readers_in_other_processes_are_never_deceived() -> None:
-    text = make("race", "READS=300000", "SECONDS_OF_RACE=40")
+    text = make("race", "READS=300000", "SECONDS_OF_RACE=15")
     pattern = r"generation: (\d+) reads.* (\d+) good.* (\d+) wrong"
     reads, good, wrong = numbers(pattern, text)
     assert reads >= good > 0

@@ -214,8 +214,8 @@ int main(int argc, char **argv)
     uint64_t reads_max = argc > 2 ? strtoull(argv[2], NULL, 10) : 1000000;
     by_processes("checksum and generation", SUM, now_ns() + seconds * second, reads_max);
     by_processes("remote, lines in any order", REMOTE, now_ns() + seconds * second, reads_max);
-    by_processes("baseline, version at head and tail", SEQLOCK, now_ns() + 40 * second, UINT64_MAX);
-    by_processes("baseline, lease only", LEASE, now_ns() + 40 * second, UINT64_MAX);
+    by_processes("baseline, version at head and tail", SEQLOCK, now_ns() + 25 * second, UINT64_MAX);
+    by_processes("baseline, lease only", LEASE, now_ns() + 25 * second, UINT64_MAX);
 #endif
     return 0;
 }
