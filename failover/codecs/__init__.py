@@ -73,7 +73,7 @@ def codec_named(name: str, env: Any) -> Codec:
     if name not in ("attributes", "ale", "mujoco"):
         raise SnapshotError(f"no codec is called {name!r}")
     ale.prepare(env)
-    return AttributePlan(env, name=name, natives=_natives())
+    return AttributePlan(env, name=name, natives=_natives)
 
 
 def _named_plan(env: Any) -> AttributePlan:
@@ -83,7 +83,7 @@ def _named_plan(env: Any) -> AttributePlan:
         SnapshotError: something in the environment can't be held.
     """
     ale.prepare(env)
-    plan = AttributePlan(env, natives=_natives())
+    plan = AttributePlan(env, natives=_natives)
     plan.compile()
     plan.name = next((name for tag, name in _NATIVE_TAGS if tag in plan.holds), "attributes")
     return plan
@@ -168,7 +168,7 @@ def object_codec_named(name: str, actor: Any) -> Codec:
         return pickled.PickleCodec(actor)
     if name != "attributes":
         raise SnapshotError(f"no codec is called {name!r}")
-    return AttributePlan(actor, called=type(actor).__name__, natives=_natives())
+    return AttributePlan(actor, called=type(actor).__name__, natives=_natives)
 
 
 def find_object_codec(

@@ -30,7 +30,7 @@ class StateCodec:
     def __init__(self, actor: Any) -> None:
         self._actor = actor
         self._told = Told()
-        self._plan = AttributePlan(self._told, called="get_state()", natives=tensors.kinds())
+        self._plan = AttributePlan(self._told, called="get_state()", natives=tensors.kinds)
 
     def capture(self) -> bytes:
         """Ask the object.

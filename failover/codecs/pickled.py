@@ -34,7 +34,7 @@ class PickleCodec:
         if not hasattr(root, "__dict__"):
             raise SnapshotError("it has no attributes that could be replaced")
         self._root = root
-        self._process = AttributePlan(None, called="process", natives=tensors.kinds())
+        self._process = AttributePlan(None, called="process", natives=tensors.kinds)
         self._dumps()
 
     def _dumps(self) -> bytes:

@@ -16,6 +16,7 @@ import random
 import sys
 import types
 from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -56,15 +57,15 @@ _State = tuple[str, list[str], list[Any], list[list[Any]], list[Any], list[list[
 _decoder = msgspec.msgpack.Decoder(_State)
 
 
-def global_roots() -> dict[str, Any]:
-    """The generators that belong to the process, by name."""
+def global_roots(kinds: Mapping[type, Kind]) -> dict[str, Any]:
+    """The generators that belong to the process, by name; torch's for plans that know torch."""
     roots: dict[str, Any] = {
         "random": random._inst,
         "numpy.random": np.random.mtrand._rand,
     }
-    torch = sys.modules.get("torch")
-    if torch is not None and hasattr(torch, "default_generator"):
-        roots["torch"] = torch.default_generator
+    default = getattr(sys.modules.get("torch"), "default_generator", None)
+    if type(default) in kinds:
+        roots["torch"] = default
     return roots
 
 
@@ -75,7 +76,8 @@ class AttributePlan:
         root: the object; captured, and restored in place.
         name: of the codec.
         called: what the root is called in messages.
-        natives: kinds for what packages made in C, by exact type.
+        natives: gives the kinds for what packages made in C, by exact type; asked before each walk,
+            since packages may be imported late.
         globals_too: whether the generators of the process are part of the state.
     """
 
@@ -85,12 +87,14 @@ class AttributePlan:
         *,
         name: str = "attributes",
         called: str = "env",
-        natives: dict[type, Kind] | None = None,
+        natives: Callable[[], dict[type, Kind]] = dict,
         globals_too: bool = True,
     ) -> None:
         self.name = name
         self._roots = {called: root}
-        self._kinds = {**KINDS, **(natives or {})}
+        self._natives = natives
+        self._had_torch = False
+        self._kinds = {**KINDS, **natives()}
         self._globals_too = globals_too
         self._readings: list[Reading] = []
         self._heads = msgspec.Raw(b"\x90")
@@ -116,6 +120,8 @@ class AttributePlan:
         Raises:
             SnapshotError: something can't be held; the message names the attribute.
         """
+        self._kinds = {**KINDS, **self._natives()}
+        self._had_torch = "torch" in sys.modules
         self._take_whole({})
         counts = self._compile()
         self._take_whole(plain.tables(self._nodes, counts, self._not_tables))
@@ -138,7 +144,7 @@ class AttributePlan:
 
     def _compile(self) -> dict[int, int]:
         """One walk; gives how often each node is referred to."""
-        roots = self._roots | (global_roots() if self._globals_too else {})
+        roots = self._roots | (global_roots(self._kinds) if self._globals_too else {})
         writer = self._writer()
         self._names = list(roots)
         refs: list[Any] = []
@@ -169,7 +175,8 @@ class AttributePlan:
             SnapshotError: something can't be held; the message names the attribute.
         """
         self._captures += 1
-        if not self._readings or self._captures in COMPILE_AGAIN:
+        late = ("torch" in sys.modules) is not self._had_torch  # its generator is a root, too
+        if not self._readings or self._captures in COMPILE_AGAIN or late:
             self.compile()
         for _ in range(COMPILES_MAX):
             try:
@@ -229,7 +236,8 @@ class AttributePlan:
             raise SnapshotError(f"these bytes are no state of an object: {error}") from None
         if form != FORMAT or len(heads) != len(contents) or len(more_heads) != len(more):
             raise SnapshotError(f"these bytes are no state of an object of the format {FORMAT!r}")
-        roots = self._roots | (global_roots() if self._globals_too else {})
+        self._kinds = {**KINDS, **self._natives()}
+        roots = self._roots | (global_roots(self._kinds) if self._globals_too else {})
         if names[: len(self._roots)] != list(self._roots):
             raise SnapshotError(
                 f"this is the state of {names[0]}, not of {next(iter(self._roots))}"
