@@ -260,12 +260,12 @@ class Restarts(Model):
 class Failover(Model):
     """What happens when a runner dies: a successor goes on where it was."""
 
-    standby: Literal["auto", "state", "fork", "replay", "none"] = Field(
+    standby: Literal["auto", "state", "fork", "none"] = Field(
         default="auto",
         description="How the environment's state is kept for a successor. state: snapshots by a "
         "codec that has proven faithful, and a constructed spare. fork: sleeping copies of the "
-        "process. replay: the actions since the episode began, and a spare. none: not at all; "
-        "after a death the episode ends as an infrastructure failure and a fresh one begins. "
+        "process. none: not at all; after a death the episode ends as an infrastructure failure "
+        "and a fresh one begins. "
         "auto: what is cheapest within protection_budget, by measurement.",
     )
     protection_budget: Share = Field(

@@ -38,7 +38,8 @@ ACTORS = {
     "policy-raise": ("policy", "FaultyPolicy", "raise", AT, "raised KeyError in act"),
     "reward-kill": ("reward", "FaultyReward", "kill", 12, "killed by SIGKILL in reward"),
 }  # a reward is called for many records at a time
-ALL = (*KINDS, *ACTORS)
+FORKED = "forked"  # by a sleeping copy of the process, and not by a codec
+ALL = (*KINDS, *ACTORS, FORKED)
 
 
 def walkers(evidence: Path | None) -> list[dict[str, Any]]:
@@ -53,6 +54,9 @@ def walkers(evidence: Path | None) -> list[dict[str, Any]]:
         keywords = {"fault": kind, "at": at, "name": name, "evidence": str(evidence or "")}
         entry = {"entry": f"tests.crash.faulty:{cls}", "kwargs": keywords | {"once": True}}
         agents.append(runs.walker(name, **GO_ON, **{role: entry}))
+    fault = {"fault": "segv", "at": AT, "once": True} if evidence is not None else {}
+    by_fork = {"failover": {"standby": "fork", "restarts": {"max": 10}}}
+    agents.append(runs.walker(FORKED, evidence=evidence, **fault, **by_fork))
     agents.append(runs.walker("steady"))
     return agents
 
@@ -99,6 +103,14 @@ def test_each_failover_is_one_event_with_its_cause(
     assert event["seq"] >= AT - 1
     assert event["ms"]["total"] >= event["ms"]["fence"]
     assert hit.details["agents_by_name"][kind]["failovers"] == 1
+
+
+def test_a_clone_goes_on_where_its_parent_died(
+    both: tuple[runs.Finished, runs.Finished, Path],
+) -> None:
+    hit, _, _ = both
+    [event] = [each for each in hit.details["failovers_in_order"] if each["agent"] == FORKED]
+    assert (event["level"], event["exact"], event["why"]) == ("fork", True, None)
 
 
 @pytest.mark.guarantee("G6")
