@@ -6,6 +6,7 @@ told the same way wherever it is told. This file asks no system and reads no seg
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,12 @@ from dsec.ipc.frames import Crashing, ErrorInfo, Failed, ImportFailed, Phase, Ro
 from dsec.ipc.segment import CrashRecord
 from dsec.report import EXIT_FAILED, Death, signal_name
 from dsec.spec import ImageSpec
+
+PEERS_FAULTS = ("dsec.errors.PeerError", "dsec.errors.CorruptRingError")
+"""Types of our own exceptions about what another process wrote; user code has no part in them."""
+
+# As faults.py of the rings and transitions.py of the runners begin them.
+_RING = re.compile(r"\b(env|policy|reward) segment\b|\bring of the (env|policy|reward) runner\b")
 
 
 class Verdict(NamedTuple):
@@ -83,6 +90,10 @@ def diagnose(found: Evidence) -> Death:
         kind, error, seq = "exception", failed.error, failed.seq
         phase = Phase(failed.phase) if failed.phase in set(Phase) else phase
         cause = f"raised {error.type} {in_phase(phase)}: {error.message}".removesuffix(": ")
+        writer = writer_of(error.message) if error.type in PEERS_FAULTS else None
+        if writer is not None:
+            whose = f"the {writer.name.lower()} runner wrote what it may not"
+            cause = f"could not go on: {whose}: {error.message}"
     elif broken is not None:
         kind, error = "import", broken.error
         cause = f"import of {broken.module}: {error.message}"
@@ -106,6 +117,13 @@ def diagnose(found: Evidence) -> Death:
         error=error,
         at=at,
     )
+
+
+def writer_of(message: str) -> Role | None:
+    """Whose ring a message about malformed bytes is about: that role wrote them, and whoever tells
+    of it only read them. None if it doesn't say."""
+    found = _RING.search(message)
+    return Role[(found[1] or found[2]).upper()] if found else None
 
 
 def how_it_ended(signum: int, code: int, where: str) -> str:

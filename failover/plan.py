@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from dsec.failover.diagnose import PEERS_FAULTS
 from dsec.failover.intensity import backoff_s, request_restart
 from dsec.ipc.frames import Phase, Role
 from dsec.report import EXIT_PERMANENT, Death
@@ -29,7 +30,6 @@ from dsec.report import EXIT_PERMANENT, Death
 POISON_DEATHS = 2  # at the same record, without progress: then it is not tried again
 SPARES_MAX, SPARES_PERIOD_S = 5, 60.0  # a spare that keeps dying is done without for a while
 SPARED = ("state", "replay")  # the levels that need a constructed spare
-_PEERS_FAULTS = ("dsec.errors.PeerError", "dsec.errors.CorruptRingError")
 
 # UP: somebody serves, or did his work. RESTING: waits before the next try. COMING: the successor
 # is made. TAKING: it restores and replays. TAKEN: it has; an earlier one isn't reaped yet. DOOMED:
@@ -136,7 +136,7 @@ def why_final(death: Death) -> str:
     """Why whoever died so must have no successor, as a clause; empty if it may have one."""
     if death.exit_code == EXIT_PERMANENT:
         return f"exit code {EXIT_PERMANENT} asks for no restart"
-    if death.kind == "corrupt" or (death.error and death.error.type in _PEERS_FAULTS):
+    if death.kind == "corrupt" or (death.error and death.error.type in PEERS_FAULTS):
         return "its ring can't be read by a successor, either"
     if death.kind == "import" or (death.error and death.error.lookup):
         return "a successor would not find it, either"

@@ -17,6 +17,7 @@ from dsec import tree
 from dsec.errors import FrameError, LocalError, MachineError
 from dsec.failover import plan
 from dsec.failover.detect import Idle, Overdue, Stillness
+from dsec.failover.diagnose import writer_of
 from dsec.ipc import frames, segment
 from dsec.ipc.frames import AnyFrame, Phase, Role
 from dsec.ipc.logs import file_name
@@ -31,10 +32,6 @@ if TYPE_CHECKING:
     from dsec.kernel.supervisor import Supervisor
 
 CATCH_UP_S = 1.0  # what a reward runner has to answer what was published before a fault
-_NOT_WIRED = {
-    *(RunnerState.FORKING, RunnerState.BOOTING),
-    *(RunnerState.CONSTRUCTING, RunnerState.HOLDING),
-}
 
 
 class Agent:
@@ -151,8 +148,8 @@ class Agent:
 
     def corrupt(self, message: str) -> None:
         """The recorder can't read one of its rings: whoever writes that one is at fault."""
-        named = [each for each in self._all() if each.role.name.lower() in message]
-        (named or self._all())[0].hang(f"wrote what it may not: {message}", "corrupt")
+        writer = self.runners.get(writer_of(message) or Role.ENV, self._all()[0])
+        writer.hang(f"wrote what it may not: {message}", "corrupt")
 
     def lost(self, runner: Runner, death: Death) -> None:
         """A runner won't go on; its death is not complete."""
@@ -246,7 +243,7 @@ class Agent:
                     if action == "cut" and rewards:
                         runner.order(RunnerEvent.DRAIN, frames.Drain("a peer died", fenced=True))
                         run.later(CATCH_UP_S, runner.apply, RunnerEvent.FENCE)
-                    elif run.spec.dry and self.deaths and runner.state in _NOT_WIRED:
+                    elif run.spec.dry and self.deaths and runner.outbox is None:
                         self._excuse(runner)
                         run.later(run.spec.drain_timeout_s, runner.apply, RunnerEvent.FENCE)
                     else:

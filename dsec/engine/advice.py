@@ -10,6 +10,7 @@ import signal
 from collections.abc import Iterable
 
 from dsec.errors import lacks_memory
+from dsec.failover.diagnose import PEERS_FAULTS
 from dsec.ipc import memory
 from dsec.ipc.frames import Phase, Role
 from dsec.report import EXIT_PERMANENT, Death
@@ -25,7 +26,6 @@ _DEADLINE_KEYS = {
     Phase.CLOSE: "close_s",
 }
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
-_PEERS_FAULTS = ("dsec.errors.PeerError", "dsec.errors.CorruptRingError")
 _WHOSE = {
     Role.ENV: "the environment",
     Role.POLICY: "the policy",
@@ -93,7 +93,7 @@ def remedy(failure: str, deaths: Iterable[Death]) -> str:
 
 def _peers_fault(death: Death) -> bool:
     """Our own exceptions about what another process wrote; user code has no part in them."""
-    return death.error is not None and death.error.type in _PEERS_FAULTS
+    return death.error is not None and death.error.type in PEERS_FAULTS
 
 
 def _out_of_memory(death: Death) -> bool:

@@ -16,6 +16,7 @@ from dsec.failover.diagnose import (
     how_it_ended,
     hung,
     in_phase,
+    writer_of,
 )
 from dsec.ipc.frames import ErrorInfo, Failed, ImportFailed, Phase, Role
 from dsec.ipc.segment import CrashRecord
@@ -55,6 +56,30 @@ def test_before_it_had_a_progress_word_its_supervisor_knows_the_phase() -> None:
     death = diagnose(evidence())
     assert (death.cause, death.kind) == ("left with exit code 3 in construct", "exit")
     assert (death.exit_code, death.signal, death.seq_last) == (3, 0, -1)
+
+
+@pytest.mark.guarantee("G9")
+@pytest.mark.parametrize(
+    ("message", "writer"),
+    [
+        ("policy segment: no record at 64: mark 0x0", Role.POLICY),
+        ("the ring of the reward runner holds what it may not: seq 3 where 4 was due", Role.REWARD),
+        ("the ring of the env runner holds what it may not: policy segments aside", Role.ENV),
+        ("environment 3 was rewarded by policy", None),
+    ],
+)
+def test_the_writer_of_malformed_bytes_is_named_and_not_their_reader(
+    message: str, writer: Role | None
+) -> None:
+    assert writer_of(message) is writer
+    error = ErrorInfo("dsec.errors.CorruptRingError", message)
+    death = diagnose(evidence(said={Failed: Failed(int(Phase.IDLE), 7, error)}))
+    if writer is None:
+        assert death.cause.startswith("raised dsec.errors.CorruptRingError")
+    else:
+        name = writer.name.lower()
+        said = f"could not go on: the {name} runner wrote what it may not: {message}"
+        assert death.cause == said
 
 
 def test_one_that_fails_without_a_word_had_nowhere_to_say_it() -> None:
