@@ -236,4 +236,4 @@ def start_workers(count: int) -> float:
 def run(quick: bool) -> list[Figures]:
     """64 agents are enough to see that it works, a thousand to see what it costs."""
     count = 64 if quick else 1000
-    return [idle(count), busy(count), torch(8 if quick else 32)]
+    return [idle(count), busy(count), torch(8 if quick else 64)]
