@@ -6,6 +6,7 @@ it. Knows nothing of who steps them.
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,9 @@ class Stamped(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> Any:
         if not self.path.exists():
-            self.path.write_text(str(time.time()))
+            new = self.path.with_suffix(f".{os.getpid()}")  # whole or not at all
+            new.write_text(str(time.time()))
+            new.rename(self.path)
         return super().step(action)
 
 

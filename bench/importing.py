@@ -41,6 +41,7 @@ def first_step() -> float:
             "name": "a",
             "env": {"id": "CartPole-v1", "wrappers": [wrapper]},
             "policy": {"entry": "dsec.policies:RandomPolicy"},
+            "failover": {"standby": "none"},
         }
         config = {"run": {"steps": 10}, "agents": [agent], "record": {"format": "none"}}
         path.write_text(yaml.safe_dump(config))
