@@ -64,6 +64,14 @@ def kill(pid: int, signum: int = signal.SIGKILL) -> None:
         os.kill(pid, signum)
 
 
+class Exit(NamedTuple):
+    """How a child ended: by `signal` (0 if none) or with `code` (-1 if a signal ended it)."""
+
+    signal: int
+    code: int
+    rss_peak_bytes: int = 0
+
+
 class Stat(NamedTuple):
     """What /proc says of a process: `state` T is stopped, Z dead and not reaped, X gone."""
 

@@ -12,18 +12,9 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable
-from typing import NamedTuple
 
 from dsec.ipc.frames import RUNNER_MARK
-from dsec.ipc.proc import GONE, descendants_of, environment_of, kill, read_stat
-
-
-class Exit(NamedTuple):
-    """How a child ended: by `signal` (0 if none) or with `code` (-1 if a signal ended it)."""
-
-    signal: int
-    code: int
-    rss_peak_bytes: int = 0
+from dsec.ipc.proc import GONE, Exit, descendants_of, environment_of, kill, read_stat
 
 
 class Reaper:

@@ -167,12 +167,11 @@ class Recovery:
             case Do.SPARE:
                 seat.standby = self._agent.make(role)
                 self._agent.fork(seat.standby)
-            case Do.ADOPT | Do.PROMOTE:
-                seat.successor, seat.standby = seat.standby, None
-                if do is Do.PROMOTE:
+            case Do.ADOPT | Do.PROMOTE | Do.TAKE:
+                if do is not Do.TAKE:
+                    seat.successor, seat.standby = seat.standby, None
+                if do is not Do.ADOPT:
                     self._take_over(role, bool(value))
-            case Do.TAKE:
-                self._take_over(role, bool(value))
             case Do.REST:
                 run.later(float(value), self.tell, role, Event.RESTED)
             case Do.LATER:

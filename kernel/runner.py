@@ -21,8 +21,8 @@ from dsec.failover.diagnose import Evidence, Verdict, diagnose, hung
 from dsec.ipc import async_channel, channel, frames, launch, segment
 from dsec.ipc.frames import AnyFrame, Phase, Role
 from dsec.ipc.logs import file_name
+from dsec.ipc.proc import Exit
 from dsec.kernel.machine import RUNNER, RunnerEvent, RunnerState
-from dsec.kernel.reap import Exit
 from dsec.report import Death
 
 if TYPE_CHECKING:

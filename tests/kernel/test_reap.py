@@ -14,8 +14,8 @@ import pytest
 import uvloop
 
 from dsec.ipc import proc
-from dsec.ipc.proc import descendants_of, read_stat
-from dsec.kernel.reap import Exit, Reaper
+from dsec.ipc.proc import Exit, descendants_of, read_stat
+from dsec.kernel.reap import Reaper
 from tests import watchdog
 
 PAUSE = "import signal; signal.pause()"
