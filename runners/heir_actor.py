@@ -26,8 +26,6 @@ from dsec.runners.guard import Keeping, StateKeeping
 from dsec.runners.loop import Session
 from dsec.runners.wiring import Wiring
 
-LEVELS = ("auto", "state")
-
 
 @dataclass(frozen=True, slots=True)
 class Heritage:
@@ -133,8 +131,12 @@ def _inherit(
 
 
 def protect(session: Session, actor: Any) -> Keeping | None:
-    """How the object's state is kept; None where it isn't. The kernel is told."""
-    if session.start.failover.standby not in LEVELS or getattr(actor, "passthrough", False):
+    """How the object's state is kept; None where it isn't. The kernel is told.
+
+    The levels of the configuration are about environments: where there is one, an actor's state is
+    kept by a codec.
+    """
+    if session.start.failover.standby == "none" or getattr(actor, "passthrough", False):
         return None
     codec, notes = find_object_codec(actor)
     if codec is None:

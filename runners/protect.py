@@ -26,13 +26,16 @@ def protect(session: Session, stage: Stage) -> Keeping | None:
     They must have been reset. The kernel is told what was chosen, and why no more.
     """
     standby = session.start.failover.standby
-    if standby not in ("auto", "state", "fork"):
+    if standby == "none":
         return None
     keeping: Keeping | None = None
     notes: tuple[str, ...] = ()
+    if standby == "replay":
+        notes = ("the level replay is not offered; the state is kept as with auto",)
     if standby != "fork":
         seed = seeds.derive(session.start.seed, "protection")
-        codec, notes = find_codec(stage.envs[0], seed=seed)
+        codec, said = find_codec(stage.envs[0], seed=seed)
+        notes += said
         if codec is not None:
             keeping, _ = _bound(session, stage, codec.name, notes)
     if keeping is None:
