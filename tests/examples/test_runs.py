@@ -31,6 +31,18 @@ def test_cartpole_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.guarantee("G7")
+def test_chaos_is_survived(tmp_path: Path) -> None:
+    finished = runs.run(ROOT / "examples/chaos.yaml", tmp_path, "--steps", "8000")
+    assert finished.code == 0, finished.stderr
+    events = finished.details["failovers_in_order"]
+    assert finished.summary["failovers"] == len(events) > 0, "8,000 steps without a fault"
+    ended = sum(not each["exact"] for each in events)
+    assert finished.summary["steps"] == 8000 - ended, "only such a step is left out"
+    assert (finished.summary["lost"], finished.summary["quarantined"]) == (0, 0)
+
+
+@pytest.mark.slow
 def test_a_custom_environment_runs(tmp_path: Path) -> None:
     finished = runs.run(ROOT / "examples/custom_env.yaml", tmp_path, "--steps", "6000")
     assert finished.code == 0, finished.stderr
