@@ -21,6 +21,7 @@ STACK_LINES_MAX = 8
 BAR_WIDTH = 40
 NAME_CELLS_MAX = 40
 SEPARATOR = " | "
+_ENDED = "episode ended by infrastructure"  # of a policy or a reward that is lost none has to end
 _PYTHON_STACK = "Current thread 0x"  # how faulthandler begins the thread that was asked or hit
 
 
@@ -43,6 +44,13 @@ def amount(value: float | None, digits: int = 1) -> str:
     if abs(value) >= 1000 or digits == 0:
         return f"{value:,.0f}"
     return f"{value:.{digits}f}"
+
+
+def metric(value: float | None) -> str:
+    """A number of the user's, of which nothing is known: `2,000`, `0.250`, `3e-05`."""
+    if value is None or value == int(value):
+        return amount(value, 0)
+    return amount(value, 3) if abs(value) >= 0.1 else f"{value:.3g}"
 
 
 def counted(number: int, noun: str) -> str:
@@ -192,16 +200,16 @@ def death_lines(death: Death, advice: str, log: str) -> list[str]:
 
 def failover_line(failover: Failover) -> str:
     """A failover on one line: who, why, how it went on, and how long it was away."""
-    told = failover.death
+    told, role = failover.death, failover.role.name.lower()
     seq = f" after record {failover.seq:,}" if failover.seq >= 0 else ""
     if failover.exact:
         replayed = counted(failover.replayed, "step")
         went_on = f"went on exactly ({failover.level}, {replayed} replayed)"
     else:
-        why = failover.why or ("the same step was fatal twice" if failover.poisoned else "")
-        went_on = f"episode ended by infrastructure{f' ({printable(why)})' if why else ''}"
+        why = "the same step was fatal twice" if failover.poisoned else failover.why
+        went_on = _ENDED if role == "env" else "went on, but not exactly"
+        went_on += f" ({printable(why)})" if why else ""
     cause = _indented(told.cause).partition("\n")[0]
-    role = failover.role.name.lower()
     return f"FAILOVER {failover.agent} {role}: {cause}{seq}; {went_on}; {failover.total_ms:.1f} ms"
 
 
@@ -337,7 +345,7 @@ def outcome_lines(outcome: Outcome) -> list[str]:
         more = f" and {len(quarantined) - 8:,} more" if len(quarantined) > 8 else ""
         lines.append(f"quarantined: {', '.join(quarantined[:8])}{more}")
     for name, values in numbers.get("metrics", {}).items():
-        shown = ", ".join(f"{key} {amount(value, 3)}" for key, value in values.items())
+        shown = ", ".join(f"{key} {metric(value)}" for key, value in values.items())
         lines.append(f"{name}: {shown}")
     files = f" ({', '.join(report.files[:4])}{', …' if len(report.files) > 4 else ''})"
     lines.append(f"{numbers['run_dir']}{files if report.files else ''}")
@@ -346,9 +354,14 @@ def outcome_lines(outcome: Outcome) -> list[str]:
 
 def failovers_line(numbers: dict[str, Any], report: RunReport) -> str:
     """All failovers of a run: how many, how long, how many of them exact."""
-    took, exact = numbers["failover_ms"], sum(each.exact for each in report.failovers)
+    took = numbers["failover_ms"]
+    exact = sum(each.exact for each in report.failovers)
+    ended = sum(not each.exact and each.role.name == "ENV" for each in report.failovers)
     count = counted(numbers["failovers"], "failover")
     times = f"p50 {amount(took['p50'])} ms, p99 {amount(took['p99'])} ms"
-    inexact = numbers["failovers"] - exact
-    ended = f"; {counted(inexact, 'episode')} ended by infrastructure" if inexact else ""
-    return f"{count}: {times}; {exact:,} exact{ended}"
+    parts = [f"{count}: {times}", f"{exact:,} exact"]
+    if ended:
+        parts.append(f"{counted(ended, 'episode')} ended by infrastructure")
+    if others := len(report.failovers) - exact - ended:
+        parts.append(f"{others:,} not exact")
+    return "; ".join(parts)

@@ -205,7 +205,8 @@ class RunReport:
         FAILOVERS_WHOLE only the figures are kept, without what the dead wrote."""
         agent = self.agents[failover.agent]
         protection = agent.protection.get(failover.role)
-        if protection is not None and protection.notes and failover.level == "none":
+        unkept = failover.level == "none" and not failover.poisoned
+        if unkept and protection is not None and protection.notes:
             notes = "; ".join(protection.notes)
             failover = replace(failover, why=f"{failover.why}: {notes}".removeprefix(": "))
         if len(self.failovers) >= FAILOVERS_WHOLE:

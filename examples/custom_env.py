@@ -142,6 +142,8 @@ class WeightedObjectives:
         """float64 (n,): the environment's reward plus the weighted objectives."""
         found = transitions.reward.copy()
         for i, info in enumerate(transitions.infos):
+            if transitions.infra[i]:
+                continue  # the environment was lost with its process: no step, and no objectives
             objectives = info["objectives"]
             found[i] += sum(weight * objectives[name] for name, weight in self.weights.items())
             for name in self.totals:

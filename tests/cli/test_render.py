@@ -305,8 +305,28 @@ def test_a_failover_is_one_line() -> None:
         "FAILOVER cartpole-003 env: killed by SIGSEGV in step; "
         "episode ended by infrastructure (observation 7 came out\\notherwise); 2.3 ms"
     )
-    poisoned = render.failover_line(failover(exact=False, poisoned=True))
-    assert "(the same step was fatal twice)" in poisoned
+    poisoned = render.failover_line(failover(exact=False, poisoned=True, why="not again"))
+    assert "; episode ended by infrastructure (the same step was fatal twice); " in poisoned
+
+
+def test_no_episode_ends_for_a_policy_that_begins_anew() -> None:
+    lost = failover(role=Role.POLICY, exact=False, why="none of its state was kept")
+    line = render.failover_line(lost)
+    assert "; went on, but not exactly (none of its state was kept); " in line
+    report = RunReport({"cartpole-003": AgentReport("cartpole-003", "c", "done", 100)}, seconds=1.0)
+    for each in (lost, failover(exact=False), failover(), lost):
+        report.count(each)
+    line = render.failovers_line(totals(report, "/r"), report)
+    assert line.endswith("; 1 exact; 1 episode ended by infrastructure; 2 not exact")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(20.0, "20"), (2000.0, "2,000"), (0.25, "0.250"), (3e-5, "3e-05"), (-1234.5, "-1,234")],
+)
+def test_a_metric_is_a_number_of_any_kind(value: float, text: str) -> None:
+    assert render.metric(value) == text
+    assert render.metric(None) == "-"
 
 
 def test_failovers_have_a_line_at_the_end_of_a_run() -> None:
