@@ -1,0 +1,193 @@
+"""The matrix of faults: what goes wrong, where in whose life, and what must come of it. Data only.
+
+A cell is a fault in a phase of a role. Its outcome follows from the fault's kind and the phase by
+the table `RULES`; a cell that differs has a line of its own in `EXCEPTIONS`. Nothing is ever left
+behind, and the other agents of the run always do their quota: that is asked of every cell alike.
+
+Outcomes:
+    UNHARMED: no death and no failover; the recording is that of an undisturbed run.
+    EXACT: a successor goes on, and the recording is that of an undisturbed run.
+    ENDED: a successor goes on with a fresh episode; the record at the fault is left out (G4).
+    QUARANTINED: the agent ends; what it had done is recorded whole.
+    REFUSED: nobody runs: what the configuration names can't be had (exit code 2).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+QUOTA, AT = 300, 200
+
+Outcome = enum.Enum("Outcome", "UNHARMED EXACT ENDED QUARANTINED REFUSED")
+UNHARMED, EXACT, ENDED, QUARANTINED, REFUSED = Outcome
+
+# Which call fires: an episode has 25 steps, and a reward is asked for each record.
+PHASES: dict[str, dict[str, int]] = {
+    "env": {
+        "construct": 1,
+        "first": 1,  # the first reset, before the agent runs
+        "reset": 6,
+        "step": AT,
+        "close": AT,
+        "standby": 20,  # while the spare is constructed; who serves waits for it at this step
+        "replay": AT + 30,  # the successor of one that was killed there
+    },
+    "policy": {"construct": 1, "act": AT, "learn": AT, "close": 1},
+    "reward": {"construct": 1, "reward": AT, "close": 1},
+}
+SERVING = ("first", "reset", "step", "act", "learn", "reward")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One kind of harm.
+
+    Attributes:
+        kind: of faults with equal outcomes in all phases.
+        cause: how the cause of death begins; `{}` is the phase.
+        agent: what the agent's configuration has because of it.
+        deadline_s: of the phase that it happens in; 0.0: as the configuration has it.
+        ci: it represents its kind in CI.
+    """
+
+    kind: str
+    cause: str = ""
+    agent: dict[str, Any] = field(default_factory=dict)
+    deadline_s: float = 0.0
+    ci: bool = False
+
+
+HUNG = "hung in {} for"
+FAULTS: dict[str, Fault] = {
+    "segv": Fault("crash", "killed by SIGSEGV in {}", ci=True),
+    "bus": Fault("crash", "killed by SIGBUS in {}"),
+    "abort": Fault("crash", "killed by SIGABRT in {}"),
+    "fpe": Fault("crash", "killed by SIGFPE in {}"),
+    "ill": Fault("crash", "killed by SIGILL in {}"),
+    "thread": Fault("crash", "killed by SIGSEGV in {}"),
+    "kill": Fault("kill", "killed by SIGKILL in {}", ci=True),
+    "exit0": Fault("exit", "left with exit code 0 in {}"),
+    "exit": Fault("exit", "left with exit code 3 in {}", ci=True),
+    "sysexit": Fault("exception", "raised SystemExit in {}"),
+    "raise": Fault("exception", "raised KeyError in {}", ci=True),
+    "unpicklable": Fault("exception", "raised tests.crash.faulty.UnpicklableError in {}"),
+    "memory": Fault("exception", "raised MemoryError in {}", {"limits": {"memory_mb": 1024}}),
+    "files": Fault("exception", "raised OSError in {}", {"limits": {"open_files": 128}}),
+    "spinpy": Fault("hang", HUNG, deadline_s=1.0),
+    "spinc": Fault("hang", HUNG, deadline_s=1.0),
+    "sleep": Fault("hang", HUNG, deadline_s=1.0, ci=True),
+    "stop": Fault("hang", HUNG, deadline_s=1.0),
+    "handler": Fault("hang", HUNG, deadline_s=1.0),
+    "stopcont": Fault("harmless"),
+    "forks": Fault("harmless"),
+    "grandchildren": Fault("harmless"),
+    "torrent": Fault("harmless"),
+    "closeout": Fault("harmless"),
+    "moveaway": Fault("harmless", ci=True),
+    "scribble": Fault("corrupt", "segment: ", deadline_s=1.0, ci=True),  # whoever sees it
+    "closeall": Fault("mute", "left with exit code 70", ci=True),
+}
+KINDS = {fault.kind for fault in FAULTS.values()}
+
+LETHAL = ("crash", "kill", "exit", "exception", "hang")
+RULES: dict[tuple[str, str], Outcome] = {
+    **{(kind, phase): EXACT for kind in LETHAL for phase in SERVING},
+    **{(kind, "construct"): QUARANTINED for kind in LETHAL},
+    **{(kind, "close"): QUARANTINED for kind in LETHAL},
+    **{(kind, "standby"): UNHARMED for kind in LETHAL},
+    **{(kind, "replay"): EXACT for kind in LETHAL},  # the next successor replays it all again
+    ("exception", "construct"): REFUSED,
+    **{("harmless", phase): UNHARMED for phase in (*SERVING, "construct", "close")},
+    ("exception", "replay"): ENDED,  # the restored one did what its predecessor had not done
+    ("harmless", "standby"): UNHARMED,
+    ("harmless", "replay"): EXACT,
+    ("corrupt", "step"): QUARANTINED,
+    ("corrupt", "act"): QUARANTINED,
+    ("corrupt", "reward"): QUARANTINED,
+    ("mute", "step"): EXACT,  # it works on in its rings, and goes down when it is asked for more
+    ("mute", "act"): EXACT,
+    ("mute", "reward"): EXACT,
+}
+EXCEPTIONS: dict[str, Outcome] = {
+    "sysexit-env-replay": EXACT,  # ends its process, as a crash does
+}
+# What is known to be wrong: the cell is an expected failure. Nobody else's outcome is touched.
+WRONG: dict[str, str] = {
+    f"{name}-env-replay": "a death while a successor replays is told as one in construct"
+    for name, fault in FAULTS.items()
+    if fault.kind in ("crash", "exit", "hang") or name == "sysexit"
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell, and what is expected of it."""
+
+    fault: str
+    role: str
+    phase: str
+    outcome: Outcome
+
+    @property
+    def name(self) -> str:
+        """Of the cell, of its agent, and of the file that says it happened."""
+        return f"{self.fault}-{self.role}-{self.phase}"
+
+    @property
+    def ci(self) -> bool:
+        return FAULTS[self.fault].ci
+
+    @property
+    def cause(self) -> str:
+        shown = {"first": "reset", "replay": "step"}.get(self.phase, self.phase)
+        return FAULTS[self.fault].cause.format(shown)
+
+    @property
+    def wrong(self) -> str:
+        """What is known to be wrong there; empty if nothing is."""
+        return WRONG.get(self.name, "")
+
+
+def cells() -> Iterator[Cell]:
+    """All cells, by role and phase."""
+    for role, phases in PHASES.items():
+        for phase in phases:
+            for name, fault in FAULTS.items():
+                outcome = RULES.get((fault.kind, phase))
+                if outcome is not None:
+                    cell = Cell(name, role, phase, outcome)
+                    yield Cell(name, role, phase, EXCEPTIONS.get(cell.name, outcome))
+
+
+CELLS = {cell.name: cell for cell in cells()}
+
+
+def agent(cell: Cell, evidence: str, plain: bool = False) -> dict[str, Any]:
+    """The agent of a cell as a configuration has it; in a plain one nothing happens."""
+    fault = FAULTS[cell.fault]
+    at = PHASES[cell.role][cell.phase]
+    quiet = {"fault": "none", "phase": "none", "at": at, "evidence": evidence, "name": cell.name}
+    keywords = quiet | {"fault": "none" if plain else cell.fault, "phase": cell.phase}
+    learns = cell.phase == "learn"
+    entries = {"env": "World", "policy": "Learner" if learns else "Chooser", "reward": "Judge"}
+    roles = {
+        role: {
+            "entry": f"tests.crash.matrix_world:{name}",
+            "kwargs": keywords if role == cell.role else quiet,
+        }
+        for role, name in entries.items()
+    }
+    deadlines = {}
+    if fault.deadline_s and not plain:
+        phase = {"first": "reset", "standby": "construct"}.get(cell.phase)
+        slack = 9.0 if cell.phase == "standby" else 0.0  # others construct at the same time
+        deadlines = {f"{phase or cell.phase}_s": fault.deadline_s + slack}
+        if cell.phase == "replay":  # a takeover as a whole has as long as these two
+            deadlines = {"construct_s": 8.0, "reset_s": 1.0}
+    made = {"name": cell.name, **roles, **fault.agent, "deadlines": deadlines}
+    if cell.phase == "replay":  # a snapshot every 50 steps, whatever it costs
+        made["failover"] = {"standby": "state", "protection_budget": 1e-6}
+    return made
