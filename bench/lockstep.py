@@ -113,7 +113,7 @@ class IsolatedVector:
     def _serve(self) -> None:
         async def supervise() -> None:
             self._loop = asyncio.get_running_loop()
-            self._supervisor = Supervisor(self._spec, self._hooks)
+            self._supervisor = Supervisor(self._spec, self._hooks, shared_process=True)
             self._ready.set()
             await self._supervisor.run()
 
