@@ -18,9 +18,10 @@ from typing import Final, Protocol
 
 from dsec.errors import MachineError, SnapshotError
 from dsec.failover.keep import Keeper, Snapshot
+from dsec.ipc import overflow
 from dsec.ipc.frames import Kept, Protection
 from dsec.ipc.recall import distance
-from dsec.ipc.ring import Outbox, Reader, stride
+from dsec.ipc.ring import FLAG_OVERFLOW, Outbox, Reader, stride
 from dsec.runners.loop import Session
 
 FIRST_INTERVAL: Final = 32
@@ -99,13 +100,15 @@ class Retained:
             replay begins with it and not after it.
     """
 
-    __slots__ = ("_current", "_reader", "half", "stride")
+    __slots__ = ("_beside", "_current", "_noted", "_reader", "half", "stride")
 
     def __init__(self, reader: Reader, nbytes: int, *, current: bool = False) -> None:
         self._reader = reader
         self._current = current
         self.half = reader.peer.capacity // 2
         self.stride = stride(nbytes)
+        self._beside: list[int] = []  # bytes beside the ring, for each held record that has some
+        self._noted = -1
 
     @property
     def position(self) -> int:
@@ -117,11 +120,34 @@ class Retained:
         """The end of what is held."""
         return int(self._reader.c.read)
 
+    def note(self) -> None:
+        """See whether the record at hand holds room beside its ring, of which there is less."""
+        c = self._reader.c
+        if not c.now.flags & FLAG_OVERFLOW or self._noted == c.start:
+            return
+        self._noted = int(c.start)
+        end = int(c.now.offset + c.now.nbytes)
+        _, nbytes = overflow.DESCRIPTOR.unpack_from(
+            self._reader.peer.buffer, end - overflow.DESCRIPTOR.size
+        )
+        self._beside.append(nbytes)
+
+    def left_beside(self) -> int:
+        """How many records more may be held, where they lie beside the ring: their writer waits
+        when so many bytes or records are out, and half of that is for the other readers."""
+        if not self._beside:
+            return overflow.IN_FLIGHT_RECORDS
+        used = sum(self._beside)
+        by_bytes = (overflow.IN_FLIGHT_BYTES // 2 - used) // max(1, max(self._beside))
+        return min(by_bytes, overflow.IN_FLIGHT_RECORDS // 2 - len(self._beside))
+
     def give_back(self, *, answered: bool) -> None:
         """Nothing before `position` is needed any more, or before `read` if that is answered."""
         if self._current and not answered:
+            self._beside = self._beside[-1:] if self._noted == self._reader.c.start else []
             self._reader.release_prior()
         else:
+            self._beside = []
             self._reader.release()
 
 
@@ -185,6 +211,7 @@ class Guard:
         for ring, since in zip(self._retained, self._read, strict=True):
             used = distance(since, ring.read)
             left = min(left, (ring.half - used) // max(ring.stride, used * 5 // (4 * records)))
+            left = min(left, ring.left_beside())
         return left
 
     def mark_after(self, n: int) -> int:
@@ -192,7 +219,10 @@ class Guard:
         return min(max(self.due, n + 1), n + max(1, self.left(n) - 1))
 
     def look(self, n: int, count: int = 0) -> None:
-        """Take a snapshot at record n, if one is due."""
+        """Take a snapshot at record n, if one is due. Called for every record that is not like all
+        others."""
+        for ring in self._retained:
+            ring.note()
         if n >= self.due or self.left(n) < 2:
             self.keep(n, count)
 

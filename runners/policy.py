@@ -14,7 +14,7 @@ from dsec.ipc import overflow
 from dsec.ipc.frames import Go, Phase, Role
 from dsec.ipc.layout import Layout
 from dsec.ipc.overflow import Spill
-from dsec.ipc.ring import FLAG_BOUNDARY, FLAG_END, KIND_ACTION, KIND_OBS
+from dsec.ipc.ring import FLAG_BOUNDARY, FLAG_END, FLAG_OVERFLOW, KIND_ACTION, KIND_OBS
 from dsec.ipc.turn import FLAGS_SHIFT, ROW_BITS, ROW_MASK, Turn
 from dsec.runners.construct import finish_actor
 from dsec.runners.failure import UserCodeError
@@ -165,7 +165,7 @@ class PolicyWorker:
                 except (RingTimeout, RingInterrupted):
                     n += 1
                     row, at, flags = self._wait(n)
-                if n == mark or session.attention:
+                if n == mark or flags & FLAG_OVERFLOW or session.attention:
                     mark = self._look(n)
         finally:
             self._seq = n

@@ -134,6 +134,26 @@ class Huge(gymnasium.Env[Any, Any]):
         return self._obs(), reward, self._age == self._length, False, info
 
 
+class Filming(gymnasium.Env[Any, Any]):
+    """Small observations, each with a film of half a megabyte in its info."""
+
+    observation_space = spaces.Box(0, 1, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._age = 0
+        return self.np_random.random(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._age += 1
+        film = np.full(1 << 19, self._age % 251, np.uint8)
+        obs = self.np_random.random(2, np.float32)
+        return obs, float(action), False, self._age == 100, {"film": film}
+
+
 class Verbose(Line):
     """Raises with a message that nobody wants to read."""
 
