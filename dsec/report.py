@@ -96,9 +96,13 @@ class Failover:
         death: why the one before was lost.
         tried: why other successors were lost meanwhile, the first one first.
         level: how its state was kept: `state`, `fork`, `replay` or `none`.
-        exact: what was replayed is, bit for bit, what had been published. Otherwise the episode
-            was ended there as an infrastructure failure, and `why` says what differed.
-        poisoned: the same record had been fatal again and again, and was not tried once more.
+        exact: of an environment, what was replayed is, bit for bit, what had been published.
+            Otherwise the episode was ended there as an infrastructure failure, and `why` says what
+            differed. Of a policy or reward, its state was restored (what it answers again is
+            compared afterwards, and told in `protection`); otherwise it began anew, and no episode
+            ended.
+        poisoned: the same record had been fatal again and again. An environment did not try it
+            once more; a policy or reward did, for there is no answer but its own.
         seq: the last record that had been published, -1 if there was none.
         action_last: the last action that it had, in words.
         replayed: records that were done again.

@@ -263,13 +263,16 @@ class Failover(Model):
     standby: Literal["auto", "state", "fork", "none"] = Field(
         default="auto",
         description="How the environment's state is kept for a successor. state: snapshots by a "
-        "codec that has proven faithful, and a constructed spare. fork: sleeping copies of the "
-        "process. none: not at all; after a death the episode ends as an infrastructure failure "
-        "and a fresh one begins. "
-        "auto: what is cheapest within protection_budget, by measurement.",
+        "codec that has proven faithful, and a constructed spare; where there is no such codec, as "
+        "fork. fork: sleeping copies of the process. none: not at all; after a death the episode "
+        "ends as an infrastructure failure and a fresh one begins. "
+        "auto: as state, and given up where protection_budget would be exceeded twofold because "
+        "the rings are too short for snapshots that are as rare as it wants.",
     )
     protection_budget: Share = Field(
-        default=0.05, description="Share of the time of a step that standby auto may cost."
+        default=0.05,
+        description="Share of the processor time of steps that keeping the state may take; "
+        "snapshots are as rare as that wants, and as the rings allow.",
     )
     cached_steps: OnlyZero = Field(default=0, description="Only 0.")
     restarts: Restarts = Field(default_factory=Restarts)
