@@ -183,6 +183,13 @@ class Answered:
         self._tail = outbox.tail
         self._at = outbox.tail if heritage.snapshot is None else heritage.snapshot.own
         self.until = heritage.seq
+        self._told = False
+
+    def differed(self, session: Session, what: str) -> None:
+        """Say that an answer came out differently: the first one, for the others follow from it."""
+        if not self._told:
+            self._told = True
+            tell_unprotected(session, f"{what} came out differently when it was repeated")
 
     def take(self, seq: int) -> Held:
         """The published record `seq`, which must be the next.

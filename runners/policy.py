@@ -19,7 +19,7 @@ from dsec.ipc.turn import FLAGS_SHIFT, ROW_BITS, ROW_MASK, Turn
 from dsec.runners.construct import finish_actor
 from dsec.runners.failure import UserCodeError
 from dsec.runners.guard import Guard, Retained
-from dsec.runners.heir_actor import Answered, Heritage, begin, pass_by, protect, tell_unprotected
+from dsec.runners.heir_actor import Answered, Heritage, begin, pass_by, protect
 from dsec.runners.loop import LOOK_EVERY, RING_SLICE_S, Session, live, serve_to_end
 from dsec.runners.replay_env import same_bytes
 from dsec.runners.transitions import GRAIN_BITS, HEAD_BYTES, Grid, ObsStream, RewardStream
@@ -234,7 +234,7 @@ class PolicyWorker:
         rest = overflow.tail(outbox, held.flags, held.offset, held.nbytes, layout.nbytes)
         layout.unpack(there, rest)
         if not same_bytes(made, there) or layout.pack(made) != rest:
-            tell_unprotected(self._session, f"action {n} came out differently when it was repeated")
+            self._answered.differed(self._session, f"action {n}")
         return layout.copy(there)
 
     def _serve_learning(self, rewards: RewardStream) -> None:

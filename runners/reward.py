@@ -27,7 +27,6 @@ from dsec.runners.heir_actor import (
     next_seq,
     pass_by,
     protect,
-    tell_unprotected,
 )
 from dsec.runners.loop import LOOK_EVERY, RING_SLICE_S, Session, live, serve_to_end
 from dsec.runners.transitions import (
@@ -244,7 +243,7 @@ class RewardWorker:
             return
         held = self._answered.take(n)
         if self._record.views(outbox.buffer, held.offset).tobytes() != rewards.tobytes():
-            tell_unprotected(self._session, f"reward {n} came out differently when it was repeated")
+            self._answered.differed(self._session, f"reward {n}")
 
 
 def _no_action(seq: int) -> PeerError:

@@ -1,0 +1,22 @@
+"""What a policy or reward that takes over says of itself; whole takeovers are in test_state.py and
+test_policies.py."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from dsec.ipc.frames import Kept
+from dsec.runners.heir_actor import Answered, Heritage
+
+
+def test_of_answers_that_come_out_differently_the_first_is_told() -> None:
+    sent: list[Kept] = []
+    session = cast(Any, SimpleNamespace(channel=SimpleNamespace(try_send=sent.append)))
+    answered = Answered(cast(Any, SimpleNamespace(tail=0)), Heritage(seq=9))
+    assert not sent
+    for n in (7, 8, 9):
+        answered.differed(session, f"action {n}")
+    (kept,) = sent
+    assert kept.protection is not None
+    assert kept.protection.notes == ("action 7 came out differently when it was repeated",)
