@@ -1,5 +1,5 @@
-"""What a policy or reward that takes over says of itself; whole takeovers are in test_state.py and
-test_policies.py."""
+"""What a policy or reward that takes over says of itself. Whole takeovers are in
+test_actors_take_over.py."""
 
 from __future__ import annotations
 
