@@ -35,6 +35,7 @@ class Phase(enum.IntEnum):
     REWARD = 7
     RENDER = 8
     CLOSE = 9
+    REPLAY = 10  # a successor restores what was kept, and does again what was done since
 
 
 class ErrorInfo(msgspec.Struct, frozen=True):

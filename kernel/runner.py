@@ -266,7 +266,7 @@ class Runner:
                 self._arm(self._building, CONSTRUCT_DEFAULT_S)
                 if action == "takeover":
                     # Restored, or constructed and reset anew, and what was lost done again.
-                    self._wired_at = self._run.now()
+                    self._building, self._wired_at = Phase.REPLAY, self._run.now()
                     self._run.arm(self, self._building, sum(self.limits.get(p, 0) for p in _TAKING))
                 self._obey()
                 if self.outbox is not None:

@@ -88,6 +88,7 @@ def _live(
     clone: ClonedError | None,
 ) -> None:
     if isinstance(frame, Takeover):
+        session.phase = Phase.REPLAY
         where = clone.snapshot if clone is not None else None
         wiring, standing = take_over(session, stage, frame, fds, where)
         worker = EnvWorker(session, wiring, stage, standing)

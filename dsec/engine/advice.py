@@ -24,6 +24,7 @@ _DEADLINE_KEYS = {
     Phase.LEARN: "learn_s",
     Phase.REWARD: "reward_s",
     Phase.CLOSE: "close_s",
+    Phase.REPLAY: "construct_s",  # of which, with reset_s, a takeover has the sum
 }
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
 _WHOSE = {
