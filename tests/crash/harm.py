@@ -100,7 +100,7 @@ def stop_and_continue() -> None:
 def memory_bomb() -> None:
     blocks = []
     for _ in range(BOMB_BLOCKS_MAX):
-        blocks.append(bytearray(BOMB_BLOCK))
+        blocks.append(bytes(BOMB_BLOCK))
     raise AssertionError("this much memory was not refused")
 
 

@@ -113,9 +113,12 @@ RULES: dict[tuple[str, str], Outcome] = {
 }
 EXCEPTIONS: dict[str, Outcome] = {
     "sysexit-env-replay": EXACT,  # ends its process, as a crash does
+    "files-env-replay": EXACT,  # it has no descriptor left to go on with; the next one has
 }
 # What is known to be wrong: the cell is an expected failure. Nobody else's outcome is touched.
-WRONG: dict[str, str] = {}
+WRONG: dict[str, str] = {
+    "files-env-replay": "a successor that died before it ended the episode is told to have ended it"
+}
 
 
 @dataclass(frozen=True)
@@ -183,6 +186,8 @@ def agent(cell: Cell, evidence: str, plain: bool = False) -> dict[str, Any]:
         deadlines = {f"{phase or cell.phase}_s": fault.deadline_s + slack}
         if cell.phase == "replay":  # a takeover as a whole has as long as these two
             deadlines = {"construct_s": 8.0, "reset_s": 1.0}
+    if cell.phase == "standby":  # who serves waits in a step until the spare has failed
+        deadlines["step_s"] = 100.0
     made = {"name": cell.name, **roles, **fault.agent, "deadlines": deadlines}
     if cell.phase == "replay":  # a snapshot every 50 steps, whatever it costs
         made["failover"] = {"standby": "state", "protection_budget": 1e-6}

@@ -161,8 +161,10 @@ def check(cell: Cell, batch: Batch) -> None:
         return same(found, expected, QUOTA)
     causes = [each["death"]["cause"] for each in failovers]
     causes += [tried for each in failovers for tried in each["tried"]]
+    ended = next((each for each in failovers if not each["exact"]), None)
     if cell.outcome is Outcome.ENDED:  # the successor lives: it says why it is not exact
-        assert f"the restored environment {cell.cause.partition(' in ')[0]}" in failovers[-1]["why"]
+        assert ended is not None
+        assert f"the restored environment {cell.cause.partition(' in ')[0]}" in str(ended["why"])
     else:
         assert any(cause.startswith(cell.cause) for cause in causes), causes
     assert {each["role"] for each in failovers} == {cell.role}
@@ -171,9 +173,9 @@ def check(cell: Cell, batch: Batch) -> None:
         assert all(exact), [each["why"] for each in failovers]
         assert len(found[0]) == QUOTA
         return same(found, expected, QUOTA)
-    assert exact[-1] is False
     assert len(found[0]) == QUOTA - 1 == agents[cell.name]["steps"]
-    seq = failovers[-1]["seq"]
+    assert ended is not None
+    seq = ended["seq"]
     assert seq not in found[0]
     assert found[4][list(found[0]).index(seq - 1)], "the episode ended before it"
     return same(found, expected, seq - 1)
