@@ -5,8 +5,8 @@ everything as it was between two records, but nothing that is not its own: not i
 (it has one, whose other end goes to the kernel), not its outbox (a forked child never has that
 mapped), and a lifeline of its own. It sleeps until Takeover comes or its channel ends.
 
-What a fork does not copy is named in the notes: threads, and what a child process or a file knows
-of its parent. Whether the clone goes on as its parent did is seen when its replay is compared.
+A process that a fork would not copy whole (shared.py) is not cloned, and it is said why. Whether
+the clone goes on as its parent did is seen when its replay is compared.
 """
 
 from __future__ import annotations
@@ -15,20 +15,15 @@ import contextlib
 import os
 import random
 import signal
-import threading
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Final
 
 from dsec.errors import SnapshotError
 from dsec.failover.keep import Snapshot
 from dsec.ipc import crash
 from dsec.ipc.channel import Channel, pair
 from dsec.ipc.frames import RUNNER_MARK, Clone
-from dsec.runners import isolate
+from dsec.runners import isolate, shared
 from dsec.runners.loop import Session
-
-FILES_SHOWN: Final = 4
 
 
 class ClonedError(BaseException):
@@ -53,15 +48,21 @@ class ForkKeeping:
     def __init__(self, session: Session, notes: tuple[str, ...] = ()) -> None:
         self._session = session
         self._clone = 0
-        self.notes = (*notes, *uncovered())
+        self.notes = (*notes, *self._obstacles())
 
     def keep(self, seq: int, own: int, read: Sequence[int], count: int, interval: int) -> None:
         """Fork.
 
         Raises:
-            SnapshotError: the system refuses.
+            SnapshotError: the copy would not be one, or the system refuses.
             ClonedError: in the clone.
         """
+        if found := self._obstacles():
+            raise SnapshotError("; ".join(found))
+        try:
+            files = shared.reopen(self._own_fds())
+        except OSError as error:
+            raise SnapshotError(f"an open file can't be opened for a copy: {error}") from None
         kernels, clones = pair()
         drawn = random.getstate()
         try:
@@ -69,18 +70,31 @@ class ForkKeeping:
         except OSError as error:
             kernels.close()
             clones.close()
+            shared.let_go(files)
             raise SnapshotError(f"the runner can't be forked: {error.strerror}") from None
         if pid == 0:
             kernels.close()
+            shared.replace(files)
             random.setstate(drawn)  # Python seeds it anew in each forked child
             first, second = (*read, 0)[:2]
             become(self._session, Channel(clones))
             raise ClonedError(Snapshot(seq, own, first, second, count, interval, "", ()))
+        with contextlib.suppress(
+            OSError
+        ):  # whoever ends this group must not meet a late riser in it
+            os.setpgid(pid, pid)
         clones.close()
+        shared.let_go(files)
         self._session.channel.send(Clone(pid, seq), (kernels.fileno(),))
         kernels.close()
         self.close()
         self._clone = pid
+
+    def _own_fds(self) -> tuple[int, int]:
+        return self._session.channel.fileno(), self._session.lifeline
+
+    def _obstacles(self) -> tuple[str, ...]:
+        return shared.obstacles(self._own_fds(), (self._clone,))
 
     def close(self) -> None:
         """End the clone there is; again is no error."""
@@ -104,27 +118,3 @@ def become(session: Session, channel: Channel) -> None:
     session.pid = os.getpid()
     session.attention = False
     crash.arm(channel.fileno())
-
-
-def uncovered() -> tuple[str, ...]:
-    """Sentences on what this process has that a fork doesn't copy."""
-    notes = []
-    threads = isolate.thread_count()
-    if threads > 1:
-        names = sorted(thread.name for thread in threading.enumerate())
-        notes.append(f"a clone has none of this process' {threads - 1} other threads ({names})")
-    children = Path(f"/proc/self/task/{os.getpid()}/children")
-    with contextlib.suppress(OSError):
-        found = children.read_text().split()
-        if found:
-            notes.append(f"a clone shares {len(found)} child processes with its parent ({found})")
-    files = []
-    for fd in isolate.open_descriptors():
-        with contextlib.suppress(OSError):
-            target = str(Path(f"/proc/self/fd/{fd}").readlink())
-            if fd > 2 and target.startswith("/") and not target.startswith(("/memfd:", "/dev/")):
-                files.append(target)
-    if files:
-        shown = ", ".join(files[:FILES_SHOWN]) + (" ..." if len(files) > FILES_SHOWN else "")
-        notes.append(f"a clone shares the offsets of {len(files)} open files ({shown})")
-    return tuple(notes)

@@ -309,7 +309,7 @@ class Agent:
         for role in (*ROLES, Role.RECORDER):
             data_bytes = constructed.ring_bytes[role]
             name = f"{self.plan.name}-{role.name.lower()}"
-            self.segments[role] = segment.create(name, role, data_bytes, epoch=1)
+            self.segments[role] = segment.create(f"dsec:{name}", role, data_bytes, epoch=1)
         for role, runner in self.runners.items():
             with suppress(ChannelClosed):  # it has failed already: its end says more
                 self.send_wire(role, runner)

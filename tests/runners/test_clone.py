@@ -48,12 +48,13 @@ def gone(pid: int) -> bool:
 
 @pytest.mark.guarantee("G2", "G3")
 @pytest.mark.parametrize("num_envs", [1, 3])
-@pytest.mark.parametrize("world", ["CartPole-v1", "Generated", "Drawing"])
+@pytest.mark.parametrize("world", ["CartPole-v1", "Generated", "Drawing", "Reading"])
 def test_a_clone_goes_on_bit_for_bit(successions: Successions, world: str, num_envs: int) -> None:
     env = {
         "CartPole-v1": EnvSettings(id="CartPole-v1"),
         "Generated": entry("Generated", plan=3),
         "Drawing": EnvSettings(entry=f"{uncloned.HERE}:Drawing"),
+        "Reading": EnvSettings(entry=f"{uncloned.HERE}:Reading"),
     }[world]
     plan = AgentPlan(env=env, steps=6000 * num_envs, num_envs=num_envs, failover=FORK)
     succession = successions(plan)
@@ -104,11 +105,22 @@ def test_a_clone_whose_channel_ends_is_gone(successions: Successions) -> None:
         succession.drive({100: abandon})
 
 
-def test_what_a_clone_does_not_have_is_said(successions: Successions) -> None:
-    succession = successions(
-        AgentPlan(env=EnvSettings(entry=f"{uncloned.HERE}:Busy"), steps=3000, failover=FORK)
-    )
+@pytest.mark.guarantee("G4")
+@pytest.mark.parametrize(
+    ("world", "told"),
+    [
+        ("Busy", ("1 other Python threads (busy)", "1 child processes")),
+        ("Sharing", ("1 mappings of shared memory (/dev/zero",)),
+    ],
+)
+def test_what_a_fork_would_not_copy_is_not_cloned(
+    successions: Successions, world: str, told: tuple[str, ...]
+) -> None:
+    env = EnvSettings(entry=f"{uncloned.HERE}:{world}")
+    succession = successions(AgentPlan(env=env, steps=3000, failover=FORK))
     succession.drive({})
-    notes = " ".join(succession.protection[Role.ENV].notes)
-    for words in ("other thread", "child process", "open file"):
-        assert words in notes, notes
+    assert succession.clone is None
+    protection = succession.protection[Role.ENV]
+    assert protection.level == "none"
+    for words in told:
+        assert words in " ".join(protection.notes), protection.notes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import random
 import subprocess
@@ -38,3 +39,29 @@ class Busy(Line):
         self._child.kill()
         self._child.wait(10)
         os.close(self._file)
+
+
+class Reading(Line):
+    """Rewards come from an open file, byte by byte: a fork shares the place in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._file = os.open(__file__, os.O_RDONLY)
+
+    def step(self, action: Any) -> Any:
+        obs, _, terminated, truncated, info = super().step(action)
+        byte = os.read(self._file, 1)
+        if not byte:
+            os.lseek(self._file, 0, os.SEEK_SET)
+        return obs, float(byte[0]) if byte else -1.0, terminated, truncated, info
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+class Sharing(Line):
+    """Counts in shared memory, which a fork does not copy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shared = mmap.mmap(-1, mmap.PAGESIZE)
