@@ -37,6 +37,7 @@ from dsec.runners.loop import (
     serve_to_end,
 )
 from dsec.runners.protect import protect
+from dsec.runners.rehearse import rehearse
 from dsec.runners.stage import Stage, as_reward, blamed, no_step
 from dsec.runners.transitions import GRAIN_BITS, ActionStream, EnvGrid
 from dsec.runners.wiring import Wiring
@@ -62,6 +63,8 @@ def run(session: Session) -> None:
             ring_bytes=ring_bytes(*spaces, start.num_envs, start.ring_slots * room),
         )
     )
+    if start.epoch > 0:
+        rehearse(session, stage)
     try:
         frame, fds = session.expect_wiring()
     except DrainedEarly:

@@ -13,7 +13,9 @@ decides: bytes in a memory file, or a sleeping clone of the process.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from statistics import median_low
 from typing import Final, Protocol
 
 from dsec.errors import MachineError, SnapshotError
@@ -32,8 +34,9 @@ TOLERANCE: Final = 2.0
 FAILURES_MAX: Final = 16
 RETRY_RECORDS: Final = 4
 TELL_EVERY_S: Final = 2.0
-_SMOOTHING: Final = 0.25
-_OUTLIER: Final = 4.0
+RECENT: Final = 9
+"""Snapshots whose costs are considered: the median of them counts, so that neither what the first
+ones warm up nor a preemption moves the interval."""
 
 
 class Keeping(Protocol):
@@ -183,6 +186,8 @@ class Guard:
         self._seq = -1
         self._budget = max(session.start.failover.budget, 1e-4)
         self._interval = FIRST_INTERVAL
+        self._costs: deque[float] = deque(maxlen=RECENT)
+        self._periods: deque[float] = deque(maxlen=RECENT)
         self._cost_s = self._period_s = 0.0
         self._last_s = self._told_s = 0.0
         self._taken = self._failures = 0
@@ -286,12 +291,13 @@ class Guard:
         self._taken += 1
         cost, records = ended - began, n - self._seq
         if self._taken > 1 and records > 0:  # the first one warms up what it uses
-            period = (began - self._last_s) / records
-            self._cost_s = _smoothed(self._cost_s, cost)
-            self._period_s = _smoothed(self._period_s, period)
+            self._costs.append(cost)
+            self._periods.append((began - self._last_s) / records)
+            self._cost_s, self._period_s = median_low(self._costs), median_low(self._periods)
+        if len(self._costs) >= SAMPLES_MIN:
             wanted = self._cost_s / (self._budget * max(self._period_s, 1e-9))
             self._interval = int(min(max(1.0, wanted + 1.0), self._longest))
-            self._too_dear = self._taken > SAMPLES_MIN and wanted > TOLERANCE * self._longest
+            self._too_dear = wanted > TOLERANCE * self._longest
         self._last_s = ended
 
     def _protection(self, keeping: Keeping) -> Protection:
@@ -306,9 +312,3 @@ class Guard:
             notes=keeping.notes,
         )
 
-
-def _smoothed(value: float, sample: float) -> float:
-    """A running mean that a single preemption can't throw; the first samples are the worst."""
-    if value <= 0.0 or sample < value / 2:
-        return sample
-    return value + _SMOOTHING * (min(sample, _OUTLIER * value) - value)

@@ -75,14 +75,19 @@ def take_over(
         RunnerExit: the kernel's end of the channel is closed.
     """
     kept = segment.duplicate(fds[frame.kept]) if 0 <= frame.kept < len(fds) else -1
-    heir = _Heir(session, stage, session.attach(frame, fds), frame, kept, clone)
+    heir = Heir(session, stage, session.attach(frame, fds), frame, kept, clone)
     session.channel.send(heir.answer())
     wiring, kept = session.resume(heir.attachment, policy_learns=frame.policy_learns)
     return wiring, heir.catch_up(kept)
 
 
-class _Heir:
-    """One attempt after the other to bring the environments to where the dead one's were."""
+class Heir:
+    """One attempt after the other to bring the environments to where the dead one's were.
+
+    Args:
+        kept: descriptor of what the dead one kept, -1 if there is none; closed by `catch_up`.
+        clone: as in `take_over`.
+    """
 
     def __init__(
         self,

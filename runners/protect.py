@@ -16,6 +16,9 @@ from dsec.runners.guard import Keeping, StateKeeping
 from dsec.runners.loop import Session
 from dsec.runners.stage import Stage
 
+CODECS_FOR_STATE = ("auto", "state", "replay")
+"""The standbys with which a state may be kept as bytes."""
+
 Restore = Callable[[Sequence[bytes | memoryview]], None]
 
 

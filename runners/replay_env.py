@@ -45,11 +45,13 @@ class Replay:
         self._published = EnvGrid(own, attachment.observation_space, n)
         record = self._published.record
         self._record = record
-        self._made = record.views(bytearray(record.fixed_bytes))
+        self._bytes = bytearray(record.fixed_bytes)
+        self._made = record.views(self._bytes)
         self._actions = Layout(attachment.action_space, n, "action")
         views = self._actions.views(self._policy.buffer, HEAD_BYTES)
         self._grid = Grid(self._policy, views)
         self.seq, self._position, self._action = seq, position, action
+        self._known = action  # the policy's tail, when it was looked at
         self.replayed = 0
 
     def advance(self) -> None:
@@ -96,7 +98,19 @@ class Replay:
         made, stage = self._made, self._stage
         actions = self._take_action(n)
         irregular = stage.step(n, self._read, actions, made.obs, made.reward, made.flags)
-        published, record = self._published, self._record
+        record, begin = self._record, held.offset
+        # What leaves have between them is nobody's: where it differs each leaf is looked at.
+        if self._own.buffer[begin : begin + record.fixed_bytes] != self._bytes:
+            self._compare(n, row)
+        told = held.nbytes > record.fixed_bytes
+        # What lay beside the ring may be overwritten by now; the fixed part has been compared.
+        if (irregular or told or record.layout.variable) and not held.flags & FLAG_OVERFLOW:
+            self._compare_tail(n, held)
+        if irregular:
+            stage.forget()
+
+    def _compare(self, n: int, row: int) -> None:
+        made, published = self._made, self._published
         for what, mine, theirs in (
             ("reward", made.reward, published.reward[row]),
             ("end", made.flags, published.flags[row]),
@@ -104,16 +118,12 @@ class Replay:
         ):
             if not same_bytes(mine, theirs):
                 raise SnapshotError(f"the {what} of transition {n} came out differently")
-        told = held.nbytes > record.fixed_bytes
-        # What lay beside the ring may be overwritten by now; the fixed part has been compared.
-        if (irregular or told or record.layout.variable) and not held.flags & FLAG_OVERFLOW:
-            self._compare_tail(n, held)
-        stage.forget()
 
     def _take_action(self, n: int) -> Any:
         """The views of action n, and on to the next one."""
-        _, tail, _ = recall.positions(self._policy)
-        held = recall.record_at(self._policy, self._action, tail)
+        if self._action == self._known:
+            _, self._known, _ = recall.positions(self._policy)
+        held = recall.record_at(self._policy, self._action, self._known)
         fixed = self._actions.nbytes
         fits = held.nbytes >= fixed if self._actions.variable else held.nbytes == fixed
         if held.seq != n or held.kind != KIND_ACTION or not fits:
