@@ -29,6 +29,8 @@ from dsec.report import EXIT_PERMANENT, Death
 
 POISON_DEATHS = 2  # at the same record, without progress: then it is not tried again
 SPARES_MAX, SPARES_PERIOD_S = 5, 60.0  # a spare that keeps dying is done without for a while
+SPARE_AFTER_S = 0.005  # to fork one takes the processor from the successor, which has more to do
+CRASH_MORE_S = 0.002
 SPARED = ("state", "replay")  # the levels that need a constructed spare
 
 # UP: somebody serves, or did his work. RESTING: waits before the next try. COMING: the successor
@@ -47,7 +49,7 @@ Event = enum.Enum("Event", "READY TAKEN RESTED SPARE_DUE STANDBY_UP STANDBY_LOST
 # seconds. RESUME: the successor holds the seat, and may publish. DRAIN: tell it to. SPARE: make a
 # standby. LATER: say SPARE_DUE after `value` seconds. GIVE_UP: the agent is at fault; `value` says
 # why there is no successor, and is empty if there are none at all.
-Do = enum.Enum("Do", "FORK ADOPT PROMOTE TAKE REST RESUME DRAIN SPARE LATER GIVE_UP")
+Do = enum.Enum("Do", "FORK ADOPT PROMOTE TAKE REST RESUME DRAIN SPARE LATER HURRY GIVE_UP")
 
 
 class Act(NamedTuple):
@@ -167,6 +169,8 @@ def decide(
             seat = replace(seat, state=State.TAKING)
         case Event.TAKEN if seat.state is State.TAKING:
             seat, acts = _resumed(replace(seat, state=State.TAKEN))
+            if seat.state is State.TAKEN:
+                acts = (Act(Do.HURRY, CRASH_MORE_S),)
         case Event.RESTED if seat.state is State.RESTING:
             seat, acts = _succeeded(seat)
         case Protected() | Event.SPARE_DUE | Event.STANDBY_UP | Event.STANDBY_LOST:
@@ -234,7 +238,7 @@ def _resumed(seat: Seat) -> tuple[Seat, tuple[Act, ...]]:
         return seat, ()
     acts = [Act(Do.RESUME)] + [Act(Do.DRAIN)] * seat.draining
     if seat.spare and seat.standby is Standby.NONE and not seat.draining:
-        return replace(seat, state=State.UP, standby=Standby.COMING), (*acts, Act(Do.SPARE))
+        acts.append(Act(Do.LATER, SPARE_AFTER_S))
     return replace(seat, state=State.UP), tuple(acts)
 
 

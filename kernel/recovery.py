@@ -1,8 +1,7 @@
 """An agent's failover, carried out: the shell around the plan of failover/plan.py.
 
-Owns who sits where, beside the incumbents that the agent knows: the successor and the standby of
-each role, and the descriptor of the state that its incumbent keeps, which is handed on and never
-looked into.
+Owns who sits where beside the incumbents that the agent knows: successors and standbys; and the
+descriptors of the state that incumbents keep, which are handed on and never looked into.
 """
 
 from __future__ import annotations
@@ -152,9 +151,8 @@ class Recovery:
         """Close every descriptor; a second time does nothing."""
         for seat in self._seats.values():
             seat.kept.close()
-            for runner in (seat.successor, seat.standby):
-                if runner is not None:
-                    runner.release()
+            for runner in filter(None, (seat.successor, seat.standby)):
+                runner.release()
 
     # ------------------------------------------------------------ the plan's acts
 
@@ -172,10 +170,12 @@ class Recovery:
                     seat.successor, seat.standby = seat.standby, None
                 if do is not Do.ADOPT:
                     self._take_over(role, bool(value))
-            case Do.REST:
-                run.later(float(value), self.tell, role, Event.RESTED)
-            case Do.LATER:
-                run.later(float(value), self.tell, role, Event.SPARE_DUE)
+            case Do.REST | Do.LATER:
+                then = Event.RESTED if do is Do.REST else Event.SPARE_DUE
+                run.later(float(value), self.tell, role, then)
+            case Do.HURRY:
+                for lost in (each for each in seat.lost if frames.Crashing in each.said):
+                    run.later(float(value), lost.apply, RunnerEvent.OVERDUE)
             case Do.RESUME:
                 self._resume(role)
             case Do.DRAIN:

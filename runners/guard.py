@@ -311,4 +311,3 @@ class Guard:
             recovery_ms=round((self._cost_s + self._period_s * self._interval / 2) * 1e3, 3),
             notes=keeping.notes,
         )
-

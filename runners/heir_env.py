@@ -219,18 +219,21 @@ class Heir:
     def _action_words(self, n: int) -> str:
         """The action that the dead one had before it, if it had one."""
         policy = self.attachment.peers[Role.POLICY]
-        held = _find(self._own, policy, n)
+        replay = self._replay
+        cursor = recall.positions(self._own).cursors[policy.role]
+        held = _find(policy, replay.action if replay and replay.seq == n else cursor, n)
         if held is None:
             return ""
         actions = Layout(self.attachment.action_space, self.attachment.num_envs, "action")
         return action_words(actions, policy.buffer[held.offset : held.offset + held.nbytes])
 
 
-def _find(own: Peer, policy: Peer, n: int) -> Held | None:
-    """Action n, if it is published: my cursor on that ring stands at it or before it."""
+def _find(policy: Peer, position: int, n: int) -> Held | None:
+    """Action n, if it is published; `position` is its own or an earlier one's."""
     _, tail, _ = recall.positions(policy)
-    cursor = recall.positions(own).cursors[policy.role]
     try:
-        return next((held for held in recall.records(policy, cursor, tail) if held.seq == n), None)
+        return next(
+            (held for held in recall.records(policy, position, tail) if held.seq == n), None
+        )
     except CorruptRingError:
         return None

@@ -14,6 +14,7 @@ import contextlib
 import gc
 import os
 import select
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any, Final
 
@@ -32,7 +33,7 @@ from dsec.runners.stage import Stage
 from dsec.runners.transitions import GRAIN_BITS, ActionStream, EnvGrid
 from dsec.runners.wiring import Attachment, connect
 
-IDLE_MS: Final = 20
+IDLE_MS: Final = 5
 """Who has heard nothing for so long is a spare: a successor is told at once to take over."""
 ROUNDS: Final = 4  # the interpreter adapts code that has run a few times
 _STEPS: Final = 6  # CartPole falls after eight in the same direction
@@ -56,23 +57,26 @@ def rehearse(session: Session, stage: Stage) -> None:
     globals_now = codec_named(_CODEC, _Nothing())
     kept = globals_now.capture()
     try:
-        if True:
+        with contextlib.suppress(Exception):
             decode_spaces(encode_spaces(stage.observation_space, stage.action_space))
             find_codec(stage.envs[0], seed=0, check=False)
-            take_over_from_nobody(session)
+            for _ in take_over_from_nobody(session):
+                if poll.poll(0):
+                    break
     finally:
         globals_now.restore(kept)
     gc.collect()
     gc.freeze()
 
 
-def take_over_from_nobody(session: Session) -> list[TakenOver]:
+def take_over_from_nobody(session: Session) -> Iterator[TakenOver]:
     """Take over from somebody who never was, a few times; give what would be answered."""
     start = msgspec.structs.replace(session.start, env=EnvSettings(id="CartPole-v1"), num_envs=1)
     double = Session(session.channel, start, session.lifeline)
     stage = Stage(double)
     try:
-        return [_round(double, stage) for _ in range(ROUNDS)]
+        for _ in range(ROUNDS):
+            yield _round(double, stage)
     finally:
         stage.close()
 
@@ -84,7 +88,9 @@ def _round(session: Session, stage: Stage) -> TakenOver:
         segments = []
         for role in (Role.ENV, Role.POLICY, Role.REWARD, Role.RECORDER):
             segments.append(
-                segment.create("dsec:rehearsal", role, sizes.get(role, 0), epoch=session.start.epoch)
+                segment.create(
+                    "dsec:rehearsal", role, sizes.get(role, 0), epoch=session.start.epoch
+                )
             )
             stack.callback(segments[-1].close)
 

@@ -34,6 +34,7 @@ class Replay:
     Attributes:
         seq: the last observation that was replayed.
         replayed: how many transitions.
+        action: where the action that comes next begins, or will.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Replay:
         self._actions = Layout(attachment.action_space, n, "action")
         views = self._actions.views(self._policy.buffer, HEAD_BYTES)
         self._grid = Grid(self._policy, views)
-        self.seq, self._position, self._action = seq, position, action
+        self.seq, self._position, self.action = seq, position, action
         self._known = action  # the policy's tail, when it was looked at
         self.replayed = 0
 
@@ -65,7 +66,7 @@ class Replay:
         """
         _, tail, _ = recall.positions(self._own)
         for held in recall.records(self._own, self._position, tail):
-            action = self._action
+            action = self.action
             try:
                 self._repeat(held)
             except Exception:
@@ -121,14 +122,14 @@ class Replay:
 
     def _take_action(self, n: int) -> Any:
         """The views of action n, and on to the next one."""
-        if self._action == self._known:
+        if self.action == self._known:
             _, self._known, _ = recall.positions(self._policy)
-        held = recall.record_at(self._policy, self._action, self._known)
+        held = recall.record_at(self._policy, self.action, self._known)
         fixed = self._actions.nbytes
         fits = held.nbytes >= fixed if self._actions.variable else held.nbytes == fixed
         if held.seq != n or held.kind != KIND_ACTION or not fits:
             raise peers_fault(Role.POLICY, f"seq {held.seq} where action {n} was due")
-        self._action = held.end
+        self.action = held.end
         views = self._grid.pick(held.offset >> GRAIN_BITS)
         if self._actions.variable:
             policy = self._policy
