@@ -10,10 +10,10 @@ runs here, and nothing is said to the kernel.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import select
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any, Final
@@ -26,6 +26,7 @@ from dsec.ipc import frames, segment
 from dsec.ipc.frames import EnvSettings, Phase, Role, TakenOver, Takeover, Wire
 from dsec.ipc.layout import decode_spaces, encode_spaces, ring_bytes
 from dsec.ipc.ring import KIND_ACTION, KIND_OBS
+from dsec.runners.failure import describe
 from dsec.runners.heir_env import Heir
 from dsec.runners.loop import Session
 from dsec.runners.protect import CODECS_FOR_STATE
@@ -57,12 +58,14 @@ def rehearse(session: Session, stage: Stage) -> None:
     globals_now = codec_named(_CODEC, _Nothing())
     kept = globals_now.capture()
     try:
-        with contextlib.suppress(Exception):
-            decode_spaces(encode_spaces(stage.observation_space, stage.action_space))
-            find_codec(stage.envs[0], seed=0, check=False)
-            for _ in take_over_from_nobody(session):
-                if poll.poll(0):
-                    break
+        decode_spaces(encode_spaces(stage.observation_space, stage.action_space))
+        find_codec(stage.envs[0], seed=0, check=False)
+        for _ in take_over_from_nobody(session):
+            if poll.poll(0):
+                break
+    except Exception as error:
+        said = describe(error)
+        sys.stderr.write(f"dsec: no takeover was rehearsed: {said.type}: {said.message}\n")
     finally:
         globals_now.restore(kept)
     gc.collect()
