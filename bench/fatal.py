@@ -43,6 +43,28 @@ class Mortal(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self.env.step(action)
 
 
+class Metered(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Appends to `path`, when it is closed, the microseconds of processor time that its process
+    took for each step since the first reset."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], path: str, steps: int) -> None:
+        super().__init__(env)
+        self.path, self.steps = path, steps
+        self.began = 0.0
+
+    def reset(self, **kwargs: Any) -> Any:
+        """Start the watch at the first one."""
+        self.began = self.began or time.process_time()
+        return self.env.reset(**kwargs)
+
+    def close(self) -> None:
+        """Stop it."""
+        took_us = (time.process_time() - self.began) / self.steps * 1e6
+        with Path(self.path).open("a") as file:
+            file.write(f"{took_us}\n")
+        super().close()
+
+
 class Killer(RandomPolicy):
     """Sends SIGSEGV to the environment at every `every`-th action, before it says which one it is,
     and appends the milliseconds until its next observation to `<path>.ms`."""
