@@ -204,7 +204,9 @@ def failover_line(failover: Failover) -> str:
     seq = f" after record {failover.seq:,}" if failover.seq >= 0 else ""
     if failover.exact:
         replayed = counted(failover.replayed, "step")
-        went_on = f"went on exactly ({failover.level}, {replayed} replayed)"
+        # A policy's or reward's answers are compared while it serves: a note tells if they differ.
+        how = "exactly" if role == "env" else "with its state"
+        went_on = f"went on {how} ({failover.level}, {replayed} replayed)"
     else:
         why = "the same step was fatal twice" if failover.poisoned else failover.why
         went_on = _ENDED if role == "env" else "went on, but not exactly"

@@ -98,9 +98,9 @@ class Failover:
         level: how its state was kept: `state`, `fork`, `replay` or `none`.
         exact: of an environment, what was replayed is, bit for bit, what had been published.
             Otherwise the episode was ended there as an infrastructure failure, and `why` says what
-            differed. Of a policy or reward, its state was restored (what it answers again is
-            compared afterwards, and told in `protection`); otherwise it began anew, and no episode
-            ended.
+            differed. Of a policy or reward, its state was restored, and what it
+            answered again is what it had answered (that is compared while it serves, so a report
+            may be corrected); otherwise `why` says what differed, and no episode ended.
         poisoned: the same record had been fatal again and again. An environment did not try it
             once more; a policy or reward did, for there is no answer but its own.
         seq: the last record that had been published, -1 if there was none.
@@ -219,3 +219,17 @@ class RunReport:
         self.failovers.append(failover)
         agent.failovers += 1
         return failover
+
+    def protect(self, name: str, role: Role, told: Protection) -> str:
+        """Take in how a role protects its state; or that its last takeover was not exact after
+        all, which corrects that failover. Returns why it was not, as a sentence; else nothing."""
+        agent = self.agents[name]
+        if not told.differs:
+            agent.protection[role] = told
+            return ""
+        for i in range(len(self.failovers) - 1, -1, -1):
+            each = self.failovers[i]
+            if each.agent == name and each.role is role:
+                self.failovers[i] = replace(each, exact=False, why=told.differs)
+                break
+        return told.differs

@@ -92,6 +92,7 @@ class Protection(msgspec.Struct, frozen=True):
     `level` is `state`, `fork`, `replay` or `none`; `codec` names how the state is read, empty where
     none is; `interval` counts records between two snapshots; times are per call. `notes` are
     sentences for people: what is not covered (threads, files, children), or why no more was chosen.
+    `differs` changes none of this: it says that the last takeover was not exact after all, and why.
     """
 
     level: str
@@ -101,3 +102,4 @@ class Protection(msgspec.Struct, frozen=True):
     snapshot_us: float = 0.0
     recovery_ms: float = 0.0
     notes: tuple[str, ...] = ()
+    differs: str = ""

@@ -70,9 +70,8 @@ class Recovery:
         """The agent ends: nothing is replaced any more."""
         for role, seat in self._seats.items():
             self.tell(role, Event.CLOSE)
-            if seat.story is not None:
-                self._agent.deaths += seat.story.deaths
-                seat.story = None
+            self._agent.deaths += seat.story.deaths if seat.story is not None else []
+            seat.story = None
 
     # ------------------------------------------------------------ what runners tell
 
@@ -144,8 +143,10 @@ class Recovery:
         return True
 
     def _protected(self, role: Role, protection: frames.Protection) -> None:
-        self._agent.report.protection[role] = protection
-        self.tell(role, plan.Protected(protection.level))
+        if differs := self._run.report.protect(self._agent.name, role, protection):
+            self._run.hooks.note("not_exact", name=self._agent.runners[role].name, why=differs)
+        else:
+            self.tell(role, plan.Protected(protection.level))
 
     def release(self) -> None:
         """Close every descriptor; a second time does nothing."""
@@ -192,10 +193,8 @@ class Recovery:
         runner = seat.successor
         assert runner is not None and seat.story is not None, "a seat that was lost is taken over"
         wire, fds = agent.wire_frame(role, runner.epoch)
-        seat.handed, kept = seat.kept, -1
-        if seat.kept.fd >= 0:
-            kept = len(fds)
-            fds.append(segment.readonly(seat.kept.fd))
+        seat.handed, kept = seat.kept, len(fds) if seat.kept.fd >= 0 else -1
+        fds += [segment.readonly(fd) for fd in (seat.kept.fd,) if fd >= 0]
         seat.truncate, runner.outbox = truncate, agent.segments[role]
         if agent.runners[role].state is RunnerState.GONE:
             agent.adopt(runner)

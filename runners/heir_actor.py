@@ -101,7 +101,7 @@ def _possible(session: Session, wiring: Wiring, heritage: Heritage) -> Heritage:
         return heritage
     if next_seq(wiring.reader(Role.ENV), 0) <= snapshot.seq:
         return heritage
-    tell_unprotected(session, "what came after its last snapshot was not there to be repeated")
+    tell_inexact(session, "what came after its last snapshot was not there to be repeated")
     return replace(heritage, snapshot=None)
 
 
@@ -123,7 +123,7 @@ def _inherit(
         codec = object_codec_named(snapshot.codec, actor)
         codec.restore(snapshot.parts[0])
     except (DsecError, IndexError) as error:
-        tell_unprotected(session, f"its state was not restored: {error}")
+        tell_inexact(session, f"its state was not restored: {error}")
         return Heritage(seq)
     capture = codec.capture
     keeping = StateKeeping(session, lambda: (capture(),), snapshot.codec)
@@ -147,9 +147,9 @@ def protect(session: Session, actor: Any) -> Keeping | None:
     return StateKeeping(session, lambda: (capture(),), codec.name, notes)
 
 
-def tell_unprotected(session: Session, why: str) -> None:
-    """Say that what follows is not what it would have been."""
-    session.channel.try_send(Kept(0, Protection("none", notes=(why,))))
+def tell_inexact(session: Session, why: str) -> None:
+    """Say that what follows is not what it would have been, although TakenOver said so."""
+    session.channel.send(Kept(0, Protection("none", differs=why)))
 
 
 def pass_by(reader: Reader, seq: int) -> None:
@@ -189,7 +189,7 @@ class Answered:
         """Say that an answer came out differently: the first one, for the others follow from it."""
         if not self._told:
             self._told = True
-            tell_unprotected(session, f"{what} came out differently when it was repeated")
+            tell_inexact(session, f"{what} came out differently when it was repeated")
 
     def take(self, seq: int) -> Held:
         """The published record `seq`, which must be the next.

@@ -300,6 +300,8 @@ def test_a_failover_is_one_line() -> None:
         "FAILOVER cartpole-003 env: killed by SIGSEGV in step after record 1,812; "
         "went on exactly (state, 1 step replayed); 2.3 ms"
     )
+    answers = render.failover_line(failover(role=Role.POLICY))
+    assert "; went on with its state (state, 1 step replayed); " in answers
     lost = failover(exact=False, seq=-1, why="observation 7 came out\notherwise")
     assert render.failover_line(lost) == (
         "FAILOVER cartpole-003 env: killed by SIGSEGV in step; "

@@ -168,6 +168,18 @@ class FaultyPolicy(RandomPolicy):
         return super().act(obs)
 
 
+turns = 0
+
+
+class ForgetfulPolicy(FaultyPolicy):
+    """Keeps what it goes by where nobody looks for a policy's state, in its module."""
+
+    def act(self, obs: Any) -> Any:
+        global turns
+        turns += 1
+        return (super().act(obs) * 0) + turns // 3 % 2
+
+
 class FaultyReward:
     """The environment's reward, with a fault in compute."""
 

@@ -172,3 +172,19 @@ def test_nothing_is_replaced_where_nothing_may_be(tmp_path: Path) -> None:
     assert hit.code == 1
     assert (hit.summary["failovers"], hit.summary["quarantined"]) == (0, 1)
     assert hit.details["agents_by_name"]["good"]["steps"] == QUOTA
+
+
+@pytest.mark.guarantee("G4")
+def test_a_policy_that_answers_otherwise_when_it_repeats_is_not_called_exact(
+    tmp_path: Path,
+) -> None:
+    keywords = {"fault": "segv", "at": 50, "name": "segv", "evidence": str(tmp_path), "once": True}
+    entry = {"entry": "tests.crash.faulty:ForgetfulPolicy", "kwargs": keywords}
+    hit = run(tmp_path / "run", [runs.walker("forgetful", **GO_ON, policy=entry)], 200)
+    assert (tmp_path / "segv").exists()
+    assert hit.code == 0, hit.stderr
+    [event] = hit.details["failovers_in_order"]
+    assert (event["role"], event["exact"]) == ("policy", False)
+    assert "came out differently when it was repeated" in event["why"]
+    assert hit.stderr.count("not_exact") == 1
+    assert "went on exactly" not in hit.stderr

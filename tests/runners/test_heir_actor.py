@@ -12,11 +12,11 @@ from dsec.runners.heir_actor import Answered, Heritage
 
 def test_of_answers_that_come_out_differently_the_first_is_told() -> None:
     sent: list[Kept] = []
-    session = cast(Any, SimpleNamespace(channel=SimpleNamespace(try_send=sent.append)))
+    session = cast(Any, SimpleNamespace(channel=SimpleNamespace(send=sent.append)))
     answered = Answered(cast(Any, SimpleNamespace(tail=0)), Heritage(seq=9))
     assert not sent
     for n in (7, 8, 9):
         answered.differed(session, f"action {n}")
     (kept,) = sent
     assert kept.protection is not None
-    assert kept.protection.notes == ("action 7 came out differently when it was repeated",)
+    assert kept.protection.differs == "action 7 came out differently when it was repeated"
