@@ -95,7 +95,7 @@ class Failover:
         epoch: of the incarnation that serves now.
         death: why the one before was lost.
         tried: why other successors were lost meanwhile, the first one first.
-        level: how its state was kept: `state`, `fork`, `replay` or `none`.
+        level: how its state was kept: `state`, `fork` or `none`.
         exact: of an environment, what was replayed is, bit for bit, what had been published.
             Otherwise the episode was ended there as an infrastructure failure, and `why` says what
             differed. Of a policy or reward, its state was restored, and what it

@@ -27,11 +27,11 @@ from dsec.failover.intensity import backoff_s, request_restart
 from dsec.ipc.frames import Phase, Role
 from dsec.report import EXIT_PERMANENT, Death
 
-POISON_DEATHS = 2  # at the same record, without progress: then it is not tried again
+POISON_DEATHS = 2  # at the same record, without progress: then an env doesn't try it again
 SPARES_MAX, SPARES_PERIOD_S = 5, 60.0  # a spare that keeps dying is done without for a while
 SPARE_AFTER_S = 0.005  # to fork one takes the processor from the successor, which has more to do
 CRASH_MORE_S = 0.002
-SPARED = ("state", "replay")  # the levels that need a constructed spare
+SPARED = ("state",)  # the levels that need a constructed spare
 
 # UP: somebody serves, or did his work. RESTING: waits before the next try. COMING: the successor
 # is made. TAKING: it restores and replays. TAKEN: it has; an earlier one isn't reaped yet. DOOMED:
@@ -157,7 +157,7 @@ def decide(
     acts: tuple[Act, ...] = ()
     match event:
         case Lost():
-            seat, stamps, acts = _lost(plan, seat, event, now, jitter)
+            seat, stamps, acts = _lost(plan, role, seat, event, now, jitter)
         case Reaped():
             seat, acts = _reaped(seat, event.final)
         case Event.CLOSE:
@@ -181,7 +181,7 @@ def decide(
 
 
 def _lost(
-    plan: Plan, seat: Seat, lost: Lost, now: float, jitter: float
+    plan: Plan, role: Role, seat: Seat, lost: Lost, now: float, jitter: float
 ) -> tuple[Seat, tuple[float, ...], tuple[Act, ...]]:
     seat, served = replace(seat, unreaped=seat.unreaped + 1), seat.state is State.UP
     if seat.state in (State.RESTING, State.DOOMED, State.OVER):
@@ -199,6 +199,10 @@ def _lost(
         strikes=strikes,
         poison=guilty + (0 if progress else seat.poison),
     )
+    if role is not Role.ENV and seat.poison > POISON_DEATHS:
+        # An environment's episode can end there; for an answer there is nothing in its place.
+        why = f"record {lost.seq} was fatal {seat.poison} times"
+        return replace(seat, state=State.DOOMED, why=why), plan.stamps, ()
     grant = request_restart(plan.stamps, now, plan.restarts_max, plan.period_s, jitter)
     if not grant.allowed:
         spent = f"all {plan.restarts_max} restarts in {plan.period_s:g} s are used up"

@@ -16,7 +16,7 @@ from dsec.runners.guard import Keeping, StateKeeping
 from dsec.runners.loop import Session
 from dsec.runners.stage import Stage
 
-CODECS_FOR_STATE = ("auto", "state", "replay")
+CODECS_FOR_STATE = ("auto", "state")
 """The standbys with which a state may be kept as bytes."""
 
 Restore = Callable[[Sequence[bytes | memoryview]], None]
@@ -33,8 +33,6 @@ def protect(session: Session, stage: Stage) -> Keeping | None:
         return None
     keeping: Keeping | None = None
     notes: tuple[str, ...] = ()
-    if standby == "replay":
-        notes = ("the level replay is not offered; the state is kept as with auto",)
     if standby != "fork":
         seed = seeds.derive(session.start.seed, "protection")
         codec, said = find_codec(stage.envs[0], seed=seed)

@@ -42,7 +42,6 @@ CALLS_ALLOWED: dict[tuple[str, str], str] = {
 }
 # module -> why it lives although no code names it
 ALIVE: dict[str, str] = {
-    "dsec.failover.choose": "what the env runner asks once it has measured; its tests are whole",
     "dsec.ipc.async_reader": "for who reads rings in an event loop, the sandbox and the engine's"
     " server, which are not built yet; the wake-up protocol has to be whole before them",
     "dsec.sml.spill": "for the server that will hold the pool",

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from dsec.failover.plan import (
+    CRASH_MORE_S,
     POISON_DEATHS,
     SPARES_MAX,
     Act,
@@ -84,7 +85,7 @@ def test_with_a_spare_it_takes_over_while_the_lost_one_is_fenced() -> None:
     plan, acts = run(plan_of(standby=Standby.UP, spare=True), lost())
     assert acts == [Act(Do.PROMOTE, False)]
     taken, acts = run(plan, Event.TAKEN)
-    assert acts == [], "the lost one may still write"
+    assert acts == [Act(Do.HURRY, CRASH_MORE_S)], "the lost one may still write, but not for long"
     _, acts = run(taken, Reaped(""))
     assert acts == [Act(Do.RESUME), Act(Do.SPARE)]
     _, acts = run(plan, Reaped(""), Event.TAKEN)
@@ -169,6 +170,20 @@ def test_a_step_that_kills_twice_is_poison() -> None:
     assert run(plan, Event.READY)[1] == [Act(Do.TAKE, False)], "it got on"
 
 
+@pytest.mark.guarantee("G7")
+def test_an_answer_that_kills_each_who_gives_it_is_the_end() -> None:
+    """There is no record that could be put in its place."""
+    plan = Plan(100, 60.0, {ENV: Seat(), Role.POLICY: Seat()})
+    acts: tuple[Act, ...] = ()
+    for death in range(3):
+        plan, acts = decide(plan, Role.POLICY, Lost(7, Phase.ACT), float(death))
+        assert (plan.seats[Role.POLICY].state is State.DOOMED) == (death == 2)
+        for event in (Reaped(""), Event.RESTED, Event.READY, Event.TAKEN):
+            plan, told = decide(plan, Role.POLICY, event, float(death))
+            acts = told or acts
+    assert acts == (Act(Do.GIVE_UP, "record 7 was fatal 3 times"),)
+
+
 def test_deaths_while_idle_blame_no_step() -> None:
     idle = lost(7, Phase.IDLE)
     plan, _ = run(plan_of(), idle, Event.READY, Reaped(""), Event.TAKEN)
@@ -239,9 +254,9 @@ def test_a_spare_is_made_when_it_is_wanted_and_again_when_it_dies() -> None:
     assert plan.stamps == (), "and costs the agent none of its restarts"
 
 
-@pytest.mark.parametrize("level", ["fork", "none", "replay", "state"])
+@pytest.mark.parametrize("level", ["fork", "none", "state"])
 def test_only_some_levels_need_a_spare_and_only_for_environments(level: str) -> None:
-    wanted = level in ("state", "replay")
+    wanted = level == "state"
     assert (run(plan_of(), Protected(level))[1] == [Act(Do.SPARE)]) == wanted
     assert run(plan_of(0), Protected(level))[1] == []
     policy = Plan(10, 60.0, {Role.POLICY: Seat()})
