@@ -30,7 +30,7 @@ from dsec.report import EXIT_PERMANENT, Death
 POISON_DEATHS = 2  # at the same record, without progress: then an env doesn't try it again
 SPARES_MAX, SPARES_PERIOD_S = 5, 60.0  # a spare that keeps dying is done without for a while
 SPARE_AFTER_S = 0.005  # to fork one takes the processor from the successor, which has more to do
-CRASH_MORE_S = 0.002
+CRASH_MORE_S = 0.002  # a crashed one writes its stacks until then, once its successor waits for it
 SPARED = ("state",)  # the levels that need a constructed spare
 
 # UP: somebody serves, or did his work. RESTING: waits before the next try. COMING: the successor
@@ -47,8 +47,9 @@ Event = enum.Enum("Event", "READY TAKEN RESTED SPARE_DUE STANDBY_UP STANDBY_LOST
 # FORK: make a successor. ADOPT: the spare that is being made becomes it. PROMOTE: so does the
 # standby, and is told to take over. TAKE: the successor is told to. REST: say RESTED after `value`
 # seconds. RESUME: the successor holds the seat, and may publish. DRAIN: tell it to. SPARE: make a
-# standby. LATER: say SPARE_DUE after `value` seconds. GIVE_UP: the agent is at fault; `value` says
-# why there is no successor, and is empty if there are none at all.
+# standby. LATER: say SPARE_DUE after `value` seconds. HURRY: whoever is lost may finish its report
+# for `value` seconds more, and is killed then. GIVE_UP: the agent is at fault; `value` says why
+# there is no successor, and is empty if there are none at all.
 Do = enum.Enum("Do", "FORK ADOPT PROMOTE TAKE REST RESUME DRAIN SPARE LATER HURRY GIVE_UP")
 
 

@@ -11,6 +11,7 @@ import pytest
 from dsec.failover.plan import (
     CRASH_MORE_S,
     POISON_DEATHS,
+    SPARE_AFTER_S,
     SPARES_MAX,
     Act,
     AnyEvent,
@@ -87,9 +88,9 @@ def test_with_a_spare_it_takes_over_while_the_lost_one_is_fenced() -> None:
     taken, acts = run(plan, Event.TAKEN)
     assert acts == [Act(Do.HURRY, CRASH_MORE_S)], "the lost one may still write, but not for long"
     _, acts = run(taken, Reaped(""))
-    assert acts == [Act(Do.RESUME), Act(Do.SPARE)]
+    assert acts == [Act(Do.RESUME), Act(Do.LATER, SPARE_AFTER_S)]
     _, acts = run(plan, Reaped(""), Event.TAKEN)
-    assert acts == [Act(Do.RESUME), Act(Do.SPARE)], "or the other way round"
+    assert acts == [Act(Do.RESUME), Act(Do.LATER, SPARE_AFTER_S)], "or the other way round"
 
 
 def test_without_a_standby_a_successor_is_made_first() -> None:
