@@ -8,7 +8,7 @@ Composite spaces come as dicts and tuples of such arrays, as Gymnasium's vector 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -31,7 +31,7 @@ class Transitions:
 
     Shapes: `obs`, `action`, `next_obs` batched (n, ...); `reward` float64 (n,), what the reward
     role computed; `env_reward` float64 (n,), what the environment returned; `terminated`,
-    `truncated`, `infra` bool (n,).
+    `truncated`, `infra` bool (n,), false everywhere if it is left out.
     """
 
     seq: int
@@ -43,7 +43,11 @@ class Transitions:
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
     infos: list[dict[str, Any]]
-    infra: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(1, np.bool_))
+    infra: NDArray[np.bool_] = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        if self.infra is None:
+            self.infra = np.zeros(len(self.truncated), np.bool_)
 
 
 @runtime_checkable
