@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, get_args
 
 import msgspec
@@ -53,10 +54,16 @@ def of_type(kind: msgspec.inspect.Type) -> st.SearchStrategy[Any]:
     raise AssertionError(f"this test doesn't know fields of {kind}")
 
 
+@functools.cache
 def of_struct(cls: type[Any]) -> st.SearchStrategy[Any]:
-    description = msgspec.inspect.type_info(cls)
-    assert isinstance(description, msgspec.inspect.StructType)
-    return st.builds(cls, **{field.name: of_type(field.type) for field in description.fields})
+    """Deferred and kept, for a struct may hold others of its own kind."""
+
+    def built() -> st.SearchStrategy[Any]:
+        description = msgspec.inspect.type_info(cls)
+        assert isinstance(description, msgspec.inspect.StructType)
+        return st.builds(cls, **{field.name: of_type(field.type) for field in description.fields})
+
+    return st.deferred(built)
 
 
 any_frame: st.SearchStrategy[AnyFrame] = st.sampled_from(FRAME_TYPES).flatmap(of_struct)
