@@ -75,7 +75,7 @@ class Session:
         phase, seq: what a Failed frame says; a role keeps them right where user code may raise.
         where: the config key to blame for what is raised now; empty once records flow.
         draining, fenced: Drain has come; it said that those whom this runner reads are gone.
-        attention: a signal says that the channel wants to be looked at.
+        attention: the channel wants to be looked at, or has said that the stream is to end.
         lifeline: the descriptor that ends this process with the supervisor.
     """
 
@@ -186,6 +186,8 @@ class Session:
         while self.channel.pending():
             drain, _ = self.expect(Drain)
             self.draining, self.fenced = True, drain.fenced
+        # Looked at while it waited, perhaps: the loop must hear of it at its next record, too.
+        self.attention = self.draining
 
     def next(self, reader: Reader, then: Phase) -> None:
         """`reader.next` without a limit, looking at the control channel in between."""
