@@ -13,6 +13,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import psutil
+
 from dsec.errors import ChannelClosed, ChannelTimeout, RingTimeout
 from dsec.ipc import segment
 from dsec.ipc.channel import Channel
@@ -222,6 +224,11 @@ class Succession:
             with suppress(ChildProcessError):
                 if pid != self.agent.env.pid:
                     os.waitpid(pid, 0)
+        known = {runner.pid for runner in self.agent.kernel.runners}
+        for child in psutil.Process().children():
+            # One whose runner died between the fork and telling of it: the supervisor's to sweep.
+            if child.pid not in known and child.status() == psutil.STATUS_ZOMBIE:
+                os.waitpid(child.pid, 0)
 
     def _close(self, runner: Runner) -> None:
         runner.close()
