@@ -33,6 +33,7 @@ from dsec.ipc.frames import (
     Wire,
 )
 from dsec.ipc.ring import KIND_END
+from tests import watchdog
 from tests.runners.kernel import PATIENCE_S, Agent, Runner
 
 FATE = "killed by a test"
@@ -115,6 +116,12 @@ class Succession:
     def promote_clone(self, *, fence: Callable[[Runner], Any] = kill) -> TakenOver:
         """Let the sleeping clone take over: the fence first, for the runner ends older ones."""
         agent = self.agent
+
+        def cloned() -> bool:
+            self.collect(Role.ENV)
+            return self.clone is not None
+
+        watchdog.until(cloned, 10, "the env runner clones itself")
         fence(agent.runners[Role.ENV])
         self.collect(Role.ENV)
         clone, self.clone = self.clone, None
