@@ -9,6 +9,7 @@ import pytest
 from dsec.ipc.channel import Channel
 from tests.runners import worlds
 from tests.runners.kernel import Agent, AgentPlan, Agents, MiniKernel, mini_kernel
+from tests.runners.succession import Succession, Successions
 
 
 @pytest.fixture(scope="module")
@@ -36,3 +37,17 @@ def agents(kernel: MiniKernel, zygote: Channel) -> Iterator[Agents]:
     yield start
     for agent in started:
         agent.close()
+
+
+@pytest.fixture
+def successions(agents: Agents, zygote: Channel) -> Iterator[Successions]:
+    """Start agents whose runners are replaced when they die."""
+    made: list[Succession] = []
+
+    def start(plan: AgentPlan) -> Succession:
+        made.append(Succession(agents(plan).begin(), zygote))
+        return made[-1]
+
+    yield start
+    for succession in made:
+        succession.close()

@@ -22,6 +22,7 @@ from dsec.ipc.frames import (
     Clone,
     Constructed,
     Crashing,
+    EnvSettings,
     Kept,
     Protection,
     Resume,
@@ -33,8 +34,8 @@ from dsec.ipc.frames import (
     Wire,
 )
 from dsec.ipc.ring import KIND_END
-from tests import watchdog
-from tests.runners.kernel import PATIENCE_S, Agent, Runner
+from tests.runners import worlds
+from tests.runners.kernel import PATIENCE_S, Agent, AgentPlan, Runner
 
 FATE = "killed by a test"
 
@@ -43,6 +44,11 @@ def kill(runner: Runner) -> None:
     """SIGKILL, and see it die of that."""
     signal.pidfd_send_signal(runner.pidfd, signal.SIGKILL)
     assert runner.wait() == -signal.SIGKILL
+
+
+def entry(name: str, **kwargs: Any) -> EnvSettings:
+    """One of the environments of worlds.py."""
+    return EnvSettings(entry=f"{worlds.HERE}:{name}", kwargs=kwargs)
 
 
 class Succession:
@@ -116,12 +122,6 @@ class Succession:
     def promote_clone(self, *, fence: Callable[[Runner], Any] = kill) -> TakenOver:
         """Let the sleeping clone take over: the fence first, for the runner ends older ones."""
         agent = self.agent
-
-        def cloned() -> bool:
-            self.collect(Role.ENV)
-            return self.clone is not None
-
-        watchdog.until(cloned, 10, "the env runner clones itself")
         fence(agent.runners[Role.ENV])
         self.collect(Role.ENV)
         clone, self.clone = self.clone, None
@@ -240,3 +240,6 @@ class Succession:
     def _close(self, runner: Runner) -> None:
         runner.close()
         self.agent.kernel.runners.remove(runner)
+
+
+Successions = Callable[[AgentPlan], Succession]

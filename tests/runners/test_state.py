@@ -4,38 +4,16 @@ from __future__ import annotations
 
 import random
 import signal
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
-from dsec.ipc.channel import Channel
-from dsec.ipc.frames import EnvSettings, FailoverSettings, Role
+from dsec.ipc.frames import FailoverSettings, Role
 from dsec.ipc.layout import FLAG_INFRA
-from tests.runners import worlds
-from tests.runners.kernel import Agent, AgentPlan, Agents, Runner
+from tests.runners.kernel import Agent, AgentPlan, Runner
 from tests.runners.reference import compare_with_reference
-from tests.runners.succession import Succession
+from tests.runners.succession import Succession, Successions, entry
 
 STATE = FailoverSettings(standby="state")
-Successions = Callable[[AgentPlan], Succession]
-
-
-@pytest.fixture
-def successions(agents: Agents, zygote: Channel) -> Iterator[Successions]:
-    made: list[Succession] = []
-
-    def start(plan: AgentPlan) -> Succession:
-        made.append(Succession(agents(plan).begin(), zygote))
-        return made[-1]
-
-    yield start
-    for succession in made:
-        succession.close()
-
-
-def entry(name: str, **kwargs: Any) -> EnvSettings:
-    return EnvSettings(entry=f"{worlds.HERE}:{name}", kwargs=kwargs)
 
 
 def check_exact(agent: Agent, succession: Succession, deaths: int) -> None:

@@ -4,40 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from dsec.ipc.channel import Channel
-from dsec.ipc.frames import Done, Drain, EnvSettings, Go, Role
+from dsec.ipc.frames import Done, Drain, Go, Role
 from dsec.ipc.layout import FLAG_INFRA, FLAG_TRUNCATED
 from tests import watchdog
-from tests.runners import worlds
 from tests.runners.kernel import AgentPlan, Agents
 from tests.runners.reference import compare_with_reference
-from tests.runners.succession import FATE, Succession
-
-Successions = Callable[[AgentPlan], Succession]
-
-
-@pytest.fixture
-def successions(agents: Agents, zygote: Channel) -> Iterator[Successions]:
-    made: list[Succession] = []
-
-    def start(plan: AgentPlan) -> Succession:
-        made.append(Succession(agents(plan).begin(), zygote))
-        return made[-1]
-
-    yield start
-    for succession in made:
-        succession.close()
-
-
-def entry(name: str, **kwargs: Any) -> EnvSettings:
-    return EnvSettings(entry=f"{worlds.HERE}:{name}", kwargs=kwargs)
+from tests.runners.succession import FATE, Succession, Successions, entry
 
 
 def check_numbers(succession: Succession) -> None:
