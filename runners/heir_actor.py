@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dsec.errors import DsecError
+from dsec.errors import SnapshotError
 from dsec.failover import keep
 from dsec.failover.codecs import find_object_codec, object_codec_named
 from dsec.failover.keep import Snapshot
@@ -63,10 +64,14 @@ def begin(session: Session, kind: str, method: str) -> tuple[Wiring, Any, Herita
         return wiring, make_actor(session, wiring, kind, method), None, False
     kept = segment.duplicate(fds[frame.kept]) if 0 <= frame.kept < len(fds) else -1
     attachment = session.attach(frame, fds)
-    actor = make_actor(session, attachment, kind, method)
+
+    def make() -> Any:
+        return make_actor(session, attachment, kind, method)
+
     own = attachment.look()
+    actor = make()
     began = time.perf_counter()
-    heritage = _inherit(session, actor, recall.last_record(own), kept)
+    actor, heritage, why = _inherit(make, actor, session, recall.last_record(own), kept)
     stateless = getattr(actor, "passthrough", False) or heritage.seq < 0
     exact = heritage.snapshot is not None or stateless
     session.channel.send(
@@ -77,7 +82,7 @@ def begin(session: Session, kind: str, method: str) -> tuple[Wiring, Any, Herita
             replayed=0 if heritage.snapshot is None else heritage.seq + 1 - heritage.first,
             restore_ms=round((time.perf_counter() - began) * 1e3, 3),
             replay_ms=0.0,
-            why="" if exact else f"no state of the {kind} was kept: it begins anew",
+            why="" if exact else f"{why}: the {kind} begins anew",
         )
     )
     wiring, newer = session.resume(attachment, policy_learns=frame.policy_learns)
@@ -86,7 +91,10 @@ def begin(session: Session, kind: str, method: str) -> tuple[Wiring, Any, Herita
             os.close(kept)
         kept = newer
     # Until it was fenced the dead one may have published, and kept, more.
-    heritage = _inherit(session, actor, recall.last_record(own), kept, heritage)
+    last = recall.last_record(own)
+    actor, heritage, why = _inherit(make, actor, session, last, kept, heritage)
+    if exact and not stateless and heritage.snapshot is None and not heritage.ended:
+        tell_inexact(session, f"{why}: the {kind} begins anew")
     own.close()
     if kept >= 0:
         os.close(kept)
@@ -106,28 +114,40 @@ def _possible(session: Session, wiring: Wiring, heritage: Heritage) -> Heritage:
 
 
 def _inherit(
-    session: Session, actor: Any, last: Held | None, kept: int, before: Heritage | None = None
-) -> Heritage:
-    """Give the object its predecessor's state, where there is one; but for what it has `before`."""
+    make: Callable[[], Any],
+    actor: Any,
+    session: Session,
+    last: Held | None,
+    kept: int,
+    before: Heritage | None = None,
+) -> tuple[Any, Heritage, str]:
+    """Give the object its predecessor's state, where there is one; but for what it has `before`.
+
+    Returns:
+        The object, what it has inherited, and why that is no state. Where restoring failed the
+        object is a new one: nobody knows how far the other had come.
+    """
     ended = last is not None and last.kind == KIND_END
     # The record that ends a stream bears the number of the answer that it is not.
     seq = -1 if last is None else last.seq - ended
     if ended or kept < 0:
-        return Heritage(seq, ended)
+        return actor, Heritage(seq, ended), "none of its state was kept"
     try:
         snapshot = keep.newest(kept)
-        if snapshot is None:
-            return Heritage(seq)
-        if before is not None and before.snapshot and before.snapshot.seq == snapshot.seq:
-            return replace(before, seq=seq)
+    except SnapshotError as error:
+        return actor, Heritage(seq), str(error)
+    if snapshot is None or not snapshot.parts:
+        return actor, Heritage(seq), "no whole state of it was kept"
+    if before is not None and before.snapshot and before.snapshot.seq == snapshot.seq:
+        return actor, replace(before, seq=seq), ""
+    try:
         codec = object_codec_named(snapshot.codec, actor)
         codec.restore(snapshot.parts[0])
-    except (DsecError, IndexError) as error:
-        tell_inexact(session, f"its state was not restored: {error}")
-        return Heritage(seq)
+    except SnapshotError as error:
+        return make(), Heritage(seq), f"its state was not restored: {error}"
     capture = codec.capture
     keeping = StateKeeping(session, lambda: (capture(),), snapshot.codec)
-    return Heritage(seq, snapshot=snapshot, keeping=keeping)
+    return actor, Heritage(seq, snapshot=snapshot, keeping=keeping), ""
 
 
 def protect(session: Session, actor: Any) -> Keeping | None:

@@ -34,6 +34,24 @@ class Averaging(Actor):
         self._mean += (float(t.reward.sum()) + self._random.random() - self._mean) / (t.seq + 1)
 
 
+class Clumsy(Actor):
+    """Takes half of a state, and then fails."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._chosen = 0
+
+    def act(self, obs: Any) -> Any:
+        return np.full(self.num_envs, self._chosen)
+
+    def get_state(self) -> int:
+        return 1
+
+    def set_state(self, state: int) -> None:
+        self._chosen = state
+        raise ValueError("dropped it")
+
+
 class Smoothing(Actor):
     """A reward with a memory."""
 

@@ -64,6 +64,21 @@ def test_a_policy_without_state_begins_anew_and_says_so(successions: Successions
     assert all(answer.exact for answer in succession.takeovers[Role.REWARD])
 
 
+@pytest.mark.guarantee("G4")
+def test_a_policy_that_was_half_restored_begins_anew_all_the_same(
+    successions: Successions,
+) -> None:
+    plan = AgentPlan(policy=f"{actors.HERE}:Clumsy", steps=3000, failover=STATE)
+    succession = successions(plan)
+    succession.drive(killing(succession, [Role.POLICY], 2, 2000))
+    check_numbers(succession.agent)
+    for answer in succession.takeovers[Role.POLICY]:
+        assert not answer.exact
+        assert "not restored: set_state() raised ValueError: dropped it" in answer.why
+    answers = [record.payload for record in succession.agent.records[Role.POLICY] if record.payload]
+    assert {*answers} == {bytes(8)}, "what it takes from the state is 1"
+
+
 @pytest.mark.guarantee("G2", "G3")
 def test_a_learning_policy_learns_on_as_if_it_lived(
     agents: Agents, successions: Successions
