@@ -259,7 +259,7 @@ class Agent:
             case "close":
                 self._close()
             case _:
-                raise NotImplementedError(action)
+                raise AssertionError(f"no table has {action}")
 
     def _fork(self) -> None:
         self.runners = {role: self.make(role) for role in self._parts}

@@ -300,7 +300,7 @@ class Runner:
                 self.release()
                 self._owner.left(self)
             case _:
-                raise NotImplementedError(action)
+                raise AssertionError(f"no table has {action}")
 
     def _obey(self) -> None:
         (frame, fds), self._order = self._order, (None, ())
