@@ -109,7 +109,9 @@ def test_another_dsec_is_refused_before_it_reads_a_frame(
     assert "the supervisor is dsec-kernel 9.9 in /elsewhere/dsec, and what it starts is 0." in (
         report.failure
     )
-    assert [death.agent for death in report.deaths] == ["a"]
+    # Both images refuse. If the one that the agent doesn't need is the first, it never starts.
+    assert len(report.deaths) == 1 or (image == "other" and not report.deaths)
+    assert {death.agent for death in report.deaths} <= {"a"}
 
 
 @pytest.mark.guarantee("G7")
