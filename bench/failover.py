@@ -92,12 +92,12 @@ def _cost(quick: bool) -> Figures:
 
 def _killed(env: dict[str, Any], kills: int, every: int) -> tuple[list[float], dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
-        page = Path(folder) / "page"
-        page.write_bytes(b"\0" * 4096)
-        env = env | {"wrappers": [{"entry": "bench.fatal:Mortal", "kwargs": {"path": str(page)}}]}
-        killer = {"entry": "bench.fatal:Killer", "kwargs": {"path": str(page), "every": every}}
+        told = Path(folder) / "victim"
+        told.write_text(" " * 10)
+        env = env | {"wrappers": [{"entry": "bench.fatal:Mortal", "kwargs": {"path": str(told)}}]}
+        killer = {"entry": "bench.fatal:Killer", "kwargs": {"path": str(told), "every": every}}
         summary = _run(env, (kills + 1) * every, policy=killer)
-        took = [float(line) for line in Path(f"{page}.ms").read_text().split()]
+        took = [float(line) for line in Path(f"{told}.ms").read_text().split()]
     return took, summary
 
 

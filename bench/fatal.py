@@ -1,16 +1,13 @@
 """What the runs of `bench failover` are made of: an environment that says who it is, and a policy
 that kills it and takes the time until it sees the next observation.
 
-Owns the one page that both map. The page is no attribute of anything: what is restored and
-replayed must not see it. Loaded only in children of a run, and by the benchmark that reads it.
+Owns the file through which the one tells the other. Loaded only in children of a run.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
 import signal
-import struct
 import time
 from pathlib import Path
 from typing import Any
@@ -19,27 +16,26 @@ import gymnasium
 
 from dsec.policies import RandomPolicy
 
-_PID = struct.Struct("<i")
-_pages: dict[str, mmap.mmap] = {}
-
-
-def page(path: str) -> mmap.mmap:
-    """The page of this run, mapped once in each process."""
-    if path not in _pages:
-        with Path(path).open("r+b") as file:
-            _pages[path] = mmap.mmap(file.fileno(), 4096)
-    return _pages[path]
+_written_by = 0
+"""The process that has said who it is: no attribute of anything, for what is restored and replayed
+must not see it, and a forked copy has to say so anew."""
 
 
 class Mortal(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Writes down whose process it steps in."""
+    """Writes down whose process it steps in, whenever that is another. Nothing stays open: what a
+    process shares with others would keep it from being cloned."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], path: str) -> None:
         super().__init__(env)
         self.path = path
 
     def step(self, action: Any) -> Any:
-        _PID.pack_into(page(self.path), 0, os.getpid())
+        global _written_by
+        if _written_by != os.getpid():
+            _written_by = os.getpid()
+            file = os.open(self.path, os.O_WRONLY)
+            os.pwrite(file, b"%10d" % _written_by, 0)  # of one length: never read by half
+            os.close(file)
         return self.env.step(action)
 
 
@@ -84,7 +80,7 @@ class Killer(RandomPolicy):
         action = super().act(obs)
         self.acts += 1
         if self.every and self.acts % self.every == 0:
-            (victim,) = _PID.unpack_from(page(self.path))
+            victim = int(Path(self.path).read_text())
             self.killed_at = time.monotonic_ns()
             os.kill(victim, signal.SIGSEGV)
         return action
