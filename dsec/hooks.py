@@ -1,4 +1,5 @@
-"""What the kernel tells to whoever uses it: the callbacks of a run. Types only."""
+"""What the kernel tells to whoever uses it, the callbacks of a run; and what it asks of the servers
+that are handed to it. Types only."""
 
 from __future__ import annotations
 
@@ -39,3 +40,45 @@ class Hooks(Protocol):
 
     def note(self, event: str, **fields: Any) -> None:
         """Something for the log, such as a zygote's restart."""
+
+
+class Attendant(Protocol):
+    """A server that reads the rings of every agent, in a process of its own: the recorder, say. The
+    kernel knows when it is to do what, and nothing of what it is good for. An agent goes only when
+    all of them have taken up its rings (`Agent.wired`), and is closed when all have had what they
+    want of it (`Agent.served`)."""
+
+    name: str
+    role: Role
+
+    @property
+    def holds_back(self) -> bool:
+        """Agents may have to wait for it at the moment, and are not to blame."""
+
+    @property
+    def alive(self) -> bool:
+        """There is a process of it."""
+
+    def start(self) -> None:
+        """Begin; the images are about to be."""
+
+    def wire(self, agent: str) -> None:
+        """An agent has its segments. Where the server isn't up yet it takes them when it is."""
+
+    def abandon(self, agent: str) -> None:
+        """All runners of an agent are gone, and not as they should: take what there is."""
+
+    def finish(self) -> None:
+        """All agents have ended: come to an end, too, and call `leave` then. May be said again."""
+
+    def tick(self) -> None:
+        """A few times a second."""
+
+    def hang_up(self) -> None:
+        """Nobody waits for it any more: end its channel."""
+
+    def close(self, reason: str) -> None:
+        """Kill it."""
+
+    def release(self) -> None:
+        """Close every descriptor; a second time does nothing."""

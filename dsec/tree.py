@@ -6,6 +6,8 @@ each agent as soon as its own images are), stop goes back up: agents, recorder, 
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from dsec.errors import LocalError
 from dsec.ipc.frames import Role
 from dsec.spec import AgentSpec, ImageSpec, RunnerSpec, RunSpec
@@ -44,10 +46,10 @@ def images_of(agent: AgentSpec) -> frozenset[str]:
     return frozenset(runner.image for runner in forked(agent))
 
 
-def writers(agent: AgentSpec, recorder: bool) -> tuple[Role, ...]:
+def writers(agent: AgentSpec, servers: Set[Role]) -> tuple[Role, ...]:
     """Who has an outbox, in role order: every role, played by us or not, and the recorder."""
-    roles = sorted(runner.role for runner in agent.runners)
-    return (*roles, Role.RECORDER) if recorder else tuple(roles)
+    roles = {runner.role for runner in agent.runners} | (servers & {Role.RECORDER})
+    return tuple(sorted(roles))
 
 
 def drained(agent: AgentSpec) -> tuple[Role, ...]:

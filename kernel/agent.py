@@ -1,7 +1,7 @@
 """One agent: the shell around the agent table of machine.py.
 
 Owns its runners and its segments. It never looks into a segment: it makes them, hands each role
-its own for writing and the others for reading, and keeps the descriptors so that a recorder that
+its own for writing and the others for reading, and keeps the descriptors so that a server that
 was started again can have them again.
 """
 
@@ -38,7 +38,8 @@ class Agent:
     """One agent of a run.
 
     Attributes:
-        wired, abandoned: the recorder reads its rings; is to take what there is of it.
+        wired, served: the servers that read its rings; those that have all they want of it.
+        abandoned: servers are to take what there is of it.
         finished: what the recorder said at the end.
         deaths: its runners', complete once it has ended.
     """
@@ -49,7 +50,7 @@ class Agent:
         self.report = AgentReport(spec.name, spec.group)
         self.runners: dict[Role, Runner] = {}
         self.segments: dict[Role, segment.Segment] = {}
-        self.wired = self.abandoned = False
+        self.wired, self.served, self.abandoned = set[str](), set[str](), False
         self.finished: frames.Finished | None = None
         self.deaths: list[Death] = []
         self._run = run
@@ -68,7 +69,7 @@ class Agent:
 
     @property
     def settling(self) -> bool:
-        """No process of it is left, and the recorder is not yet done with it."""
+        """No process of it is left, and a server is not yet done with it."""
         return self.state in (AgentState.SETTLING, AgentState.ABANDONING)
 
     def apply(self, event: AgentEvent) -> None:
@@ -133,21 +134,19 @@ class Agent:
         self.look_ready()
 
     def look_ready(self) -> None:
-        """Go on if all runners are ready, and the recorder, too."""
-        if self._all_in(RunnerState.READY) and (self.wired or self._run.recorder is None):
+        """Go on if all runners are ready, and all servers, too."""
+        if self._all_in(RunnerState.READY) and self.wired >= self._run.servers.keys():
             self._run.ready(self)
 
-    def recorded(self, said: frames.Wired | frames.Finished) -> None:
-        """The recorder has taken up, or finished, this agent's stream."""
-        if isinstance(said, frames.Wired):
-            self.wired = True
+    def look_served(self) -> None:
+        """A server has taken up, or finished, this agent's stream; or it is gone."""
+        if self.state is AgentState.WIRING:
             self.look_ready()
-        else:
-            self.finished = said
+        if self.settling and (not self.segments or self.served >= self._run.servers.keys()):
             self.apply(AgentEvent.FINISHED)
 
     def corrupt(self, message: str) -> None:
-        """The recorder can't read one of its rings: whoever writes that one is at fault."""
+        """A server can't read one of its rings: whoever writes that one is at fault."""
         writer = self.runners.get(writer_of(message) or Role.ENV, self._all()[0])
         writer.hang(f"wrote what it may not: {message}", "corrupt")
 
@@ -184,8 +183,7 @@ class Agent:
         away = self._recovery is not None and self._recovery.away
         gone = (RunnerState.CLOSING, RunnerState.GONE)
         ended = not away and any(each.state in gone for each in self._all())
-        recorder = self._run.recorder
-        served = recorder is None or (recorder.up and not recorder.disk_full)
+        served = not any(server.holds_back for server in self._run.servers.values())
         state = read_stat(runner.pid).state
         if why := self._still[runner.role].judge(state, idle, ended=ended and served):
             runner.hang(why)
@@ -251,11 +249,10 @@ class Agent:
                 self._look_gone()
             case "settle" | "abandon":
                 run.deadlines.drop(self)
-                if self.finished is not None or not self.segments or run.recorder is None:
-                    self.apply(AgentEvent.FINISHED)
-                elif action == "abandon":
-                    self.abandoned = True
-                    run.recorder.abandon(self)
+                self.abandoned = action == "abandon" and bool(self.segments)
+                for server in run.servers.values() if self.abandoned else ():
+                    server.abandon(self.name)
+                self.look_served()
             case "close":
                 self._close()
             case _:
@@ -269,7 +266,7 @@ class Agent:
     def _wire(self) -> None:
         run = self._run
         try:
-            for role in tree.writers(self.spec, run.recorder is not None):
+            for role in tree.writers(self.spec, {each.role for each in run.servers.values()}):
                 name = f"dsec:{file_name(self.name)}:{role.name.lower()}"
                 size = self._ring_bytes.get(role, 0)
                 self.segments[role] = segment.create(name, role, size, epoch=0)
@@ -278,8 +275,8 @@ class Agent:
             for role, runner in self.runners.items():
                 runner.outbox = self.segments[role]
                 runner.order(RunnerEvent.WIRE, *self.wire_frame(role))
-            if run.recorder is not None:
-                run.recorder.wire(self)
+            for server in run.servers.values():
+                server.wire(self.name)
         except MachineError as error:
             self._close_segments()
             run.fail("machine", str(error))  # which drains the run, and this agent with it

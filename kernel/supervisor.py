@@ -11,7 +11,7 @@ import asyncio
 import os
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,14 +20,13 @@ from dsec.errors import MachineError
 from dsec.failover.detect import Deadlines, Timed
 from dsec.failover.diagnose import blames_the_config, of_image
 from dsec.failover.waves import Waves
-from dsec.hooks import Hooks
-from dsec.ipc import frames, launch, proc
+from dsec.hooks import Attendant, Hooks
+from dsec.ipc import launch, proc
 from dsec.ipc.frames import ErrorInfo, Phase
 from dsec.ipc.logs import Logs
 from dsec.kernel import reap, spawn
 from dsec.kernel.agent import Agent
 from dsec.kernel.machine import AgentEvent, AgentState
-from dsec.kernel.recorder import Recorder
 from dsec.kernel.runner import Runner
 from dsec.report import Death, Failover, RunReport
 from dsec.spec import SERVERS_DRAIN_S, ImageSpec, RunSpec
@@ -47,9 +46,11 @@ class Supervisor:
             program). It becomes a child subreaper for the time of the run, as runners need it, but
             nobody else's children are reaped or killed. By default all children are ours.
         orphaned: says whether whoever was to outlive this process is gone.
+        servers: makes the servers that read the agents' rings.
 
     Attributes:
         report: the run as it stands.
+        servers: by name; those that are over, or no longer waited for, are not among them.
     """
 
     def __init__(
@@ -60,10 +61,10 @@ class Supervisor:
         now: Callable[[], float] = time.monotonic,
         shared_process: bool = False,
         orphaned: Callable[[], bool] = lambda: False,
+        servers: Callable[[Supervisor], Iterable[Attendant]] = lambda run: (),
     ) -> None:
         self.spec, self.hooks = spec, hooks
         self.reason = ""  # why the run drains
-        self.recorder: Recorder | None = None
         self.zygotes: dict[str, spawn.Zygote] = {}
         self.agents = {agent.name: Agent(agent, self) for agent in spec.agents}
         self.report = RunReport({name: agent.report for name, agent in self.agents.items()})
@@ -73,9 +74,10 @@ class Supervisor:
         self.went_at = 0.0  # when the first agent got its Go
         starting_max = tree.starting_max(len(os.sched_getaffinity(0)))
         self.waves: Waves[str] = Waves(self.agents, starting_max)
-        self._dropped: Recorder | None = None
+        self._dropped: list[Attendant] = []
         self._tick: asyncio.TimerHandle | None = None
         self.deadlines: Deadlines[Timed] = Deadlines(TICK_S)
+        self.servers = {each.name: each for each in servers(self)}
 
     async def run(self) -> RunReport:
         """Run everything to its end, once.
@@ -109,14 +111,14 @@ class Supervisor:
         self._drain(reason)
 
     def request_kill(self) -> None:
-        """SIGKILL every runner at once. The recorder has SERVERS_DRAIN_S to write what they had
+        """SIGKILL every runner at once. Servers have SERVERS_DRAIN_S to write what they had
         published; nothing is converted."""
         self.report.drained = self._killed = True
         self.reason = self.reason or "killed"
-        self._end_agents(AgentEvent.FENCE, settling=False)
+        self.end_agents(AgentEvent.FENCE, settling=False)
         for zygote in self.zygotes.values():
             zygote.close(self.reason)  # whose answer some runners wait for that are to be fenced
-        self.later(SERVERS_DRAIN_S, self._drop_recorder)
+        self.later(SERVERS_DRAIN_S, self._drop_all)
 
     # ------------------------------------------------------------ what the parts tell
 
@@ -155,23 +157,27 @@ class Supervisor:
         if not self.spec.dry:
             self._drain(text)
 
-    def recorder_ended(self, done: frames.RecorderDone | None, death: Death | None) -> None:
-        """The recorder has finished, or won't be started again."""
-        self.recorder = None
-        if death is not None:
-            self.recorder_failed(death)
-        elif done is not None:
-            self.report.files = done.files
-            if done.message:
-                self.hooks.note("recorder", message=done.message)
+    def leave(self, server: Attendant) -> None:
+        """A server has ended, or won't be started again: nobody waits for it any more."""
+        self.servers.pop(server.name, None)
+        for agent in self.agents.values():
+            agent.look_served()
         self.look_over()
 
-    def recorder_failed(self, death: Death, *, settling: bool = True) -> None:
-        """Nobody empties the rings any more, so nobody could drain. Agents that settle may wait
-        for a last life of the recorder."""
-        whose = "machine" if death.machines_fault else "internal"
-        self.fail(whose, f"the recorder is gone: {death.cause}")
-        self._end_agents(AgentEvent.FENCE, settling)
+    def drop(self, *servers: Attendant) -> None:
+        """Wait for servers no longer: hang up, upon which they write what they can, and leave."""
+        for each in servers:
+            self._dropped.append(self.servers.pop(each.name))
+            each.hang_up()
+        self.end_agents(AgentEvent.FENCE)
+
+    def end_agents(self, event: AgentEvent, settling: bool = True) -> None:
+        """Let `event` happen to all agents; to those that settle, only if `settling`."""
+        self.waves.waiting.clear()
+        for agent in self.agents.values():
+            if settling or not agent.settling:
+                agent.apply(event)
+        self.look_over()
 
     def look_over(self) -> None:
         """End the run if nothing is left to do."""
@@ -179,10 +185,10 @@ class Supervisor:
             return
         if self.went_at and not self.report.seconds:
             self.report.seconds = self.now() - self.went_at
-        if self.recorder is None or self._killed:
+        if not self.servers or self._killed:
             self._over.set()
-        else:
-            self.recorder.finish()
+        for server in tuple(self.servers.values()):
+            server.finish()
 
     # ------------------------------------------------------------ inside
 
@@ -197,22 +203,19 @@ class Supervisor:
             self.zygotes[image.name] = spawn.Zygote(self, image)
         for zygote in self.zygotes.values():
             zygote.start()
-        if tree.has_recorder(self.spec):
-            self.recorder = Recorder(self)
-            self.recorder.start()
+        for server in self.servers.values():
+            server.start()
         self.guarded(self._on_tick)()
         self.look_over()
 
     async def _end(self) -> None:
         if self._tick is not None:
             self._tick.cancel()
-        servers: list[spawn.Server] = [*self.zygotes.values()]
-        self.guarded(self._drop_recorder)()
-        if self._dropped is not None:
-            servers.append(self._dropped)
-            for _ in range(int(SERVERS_DRAIN_S / TURN_S)):
-                if self._dropped.alive:
-                    await asyncio.sleep(TURN_S)
+        self.guarded(self._drop_all)()
+        servers: list[spawn.Server | Attendant] = [*self.zygotes.values(), *self._dropped]
+        for _ in range(int(SERVERS_DRAIN_S / TURN_S)):
+            if any(server.alive for server in self._dropped):
+                await asyncio.sleep(TURN_S)
         for server in servers:
             self.guarded(server.close)("the run is over")
         reaper, until = self.reaper, self.now() + CLOSE_MAX_S
@@ -265,12 +268,8 @@ class Supervisor:
             self.later(SERVERS_DRAIN_S, self.request_kill)
         self.reaper.sweep()
         self.logs.rotate()
-        if self.recorder is not None:
-            self.recorder.tick()
-            settled = all(agent.settling or agent.ended for agent in self.agents.values())
-            if self.recorder.disk_full and self.reason and settled:
-                self.fail("machine", f"the disk is full: {self.recorder.disk_full}")
-                self._drop_recorder()
+        for server in tuple(self.servers.values()):
+            server.tick()
         self.admit()
         self._release()
 
@@ -307,18 +306,7 @@ class Supervisor:
 
     def _drain(self, reason: str) -> None:
         self.reason = self.reason or reason
-        self._end_agents(AgentEvent.DRAIN)
+        self.end_agents(AgentEvent.DRAIN)
 
-    def _drop_recorder(self) -> None:
-        """Wait for it no longer: hang up, upon which it writes what it can, and leaves."""
-        if self.recorder is not None:
-            self._dropped, self.recorder = self.recorder, None
-            self._dropped.hang_up()
-        self._end_agents(AgentEvent.FENCE)
-
-    def _end_agents(self, event: AgentEvent, settling: bool = True) -> None:
-        self.waves.waiting.clear()
-        for agent in self.agents.values():
-            if settling or not agent.settling:
-                agent.apply(event)
-        self.look_over()
+    def _drop_all(self) -> None:
+        self.drop(*self.servers.values())

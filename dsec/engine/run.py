@@ -246,10 +246,11 @@ def _supervise(
 
     async def main() -> RunReport:
         from dsec.engine.guardian import orphaned
+        from dsec.engine.servers import servers
         from dsec.kernel.supervisor import Supervisor
 
         hooks = _make_hooks(view, spec)
-        supervisor = Supervisor(spec, hooks, orphaned=orphaned)
+        supervisor = Supervisor(spec, hooks, orphaned=orphaned, servers=servers)
         stop = StopSignals(supervisor, view, asyncio.get_running_loop())
         stop.install()
         beside = [_show(supervisor, view, meter)] if meter else []
@@ -280,10 +281,15 @@ async def _show(supervisor: Supervisor, view: View, meter: Meter) -> None:
 
 
 def _living(supervisor: Supervisor) -> footprint.Living:
+    from dsec.kernel.spawn import Server
+
     def living(name: str) -> list[tuple[str, int]]:
         if not name:
-            servers = [*supervisor.zygotes.values(), supervisor.recorder]
-            return [(s.name, s.runner.pid) for s in servers if s is not None and s.up and s.runner]
+            return [
+                (server.name, server.runner.pid)
+                for server in (*supervisor.zygotes.values(), *supervisor.servers.values())
+                if isinstance(server, Server) and server.up and server.runner
+            ]
         agent = supervisor.agents[name]
         runners = agent.runners.items() if agent.report.state == "running" else ()
         return [(role.name.lower(), runner.pid) for role, runner in runners if runner.pid]

@@ -47,8 +47,8 @@ def test_external_roles_are_not_forked_but_have_their_outbox() -> None:
     assert [each.role for each in tree.forked(AGENT)] == [Role.ENV, Role.POLICY, Role.REWARD]
     assert [each.role for each in tree.forked(PLAYED)] == [Role.ENV]
     assert tree.images_of(PLAYED) == {"base"}
-    assert tree.writers(PLAYED, recorder=True) == (Role.ENV, Role.POLICY, Role.RECORDER)
-    assert tree.writers(AGENT, recorder=False) == (Role.ENV, Role.POLICY, Role.REWARD)
+    assert tree.writers(PLAYED, {Role.RECORDER}) == (Role.ENV, Role.POLICY, Role.RECORDER)
+    assert tree.writers(AGENT, set()) == (Role.ENV, Role.POLICY, Role.REWARD)
 
 
 def test_the_env_ends_the_stream_unless_somebody_external_takes_part() -> None:

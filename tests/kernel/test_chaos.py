@@ -28,9 +28,9 @@ def victims(stage: Stage) -> dict[int, str]:
     found = {}
     for name, each in stage.supervisor.agents.items():
         found |= {r.pid: name for r in each.runners.values() if r.state is not RunnerState.GONE}
-    servers = [*stage.supervisor.zygotes.values(), stage.supervisor.recorder]
+    servers = [*stage.supervisor.zygotes.values(), stage.recorder]
     # One that dies before it has ever served is given up, and that is right.
-    found |= {each.runner.pid: "" for each in servers if each and each.runner and each.was_up}
+    found |= {each.runner.pid: "" for each in servers if each.runner and each.was_up}
     found.pop(0, None)
     return found
 

@@ -193,8 +193,8 @@ def test_the_zygote_dies_while_a_successor_is_wanted(tmp_path: Path) -> None:
 def test_the_recorder_dies_together_with_an_env(tmp_path: Path) -> None:
     async def act(stage: Stage) -> None:
         await stage.until_stepping("a")
-        recorder = stage.supervisor.recorder
-        assert recorder is not None and recorder.runner is not None
+        recorder = stage.recorder
+        assert recorder.runner is not None
         os.kill(recorder.runner.pid, signal.SIGKILL)
         stage.signal("a", Role.ENV, signal.SIGKILL)
         await until_failovers(stage, 1)

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from dsec.engine import attendant
 from dsec.ipc.frames import Role
-from dsec.kernel import recorder, spawn
+from dsec.kernel import spawn
 from dsec.spec import ImageSpec
 from tests.kernel.helpers.stage import BASE, ENDLESS, Stage, agent, states
 
@@ -118,8 +119,7 @@ def test_another_dsec_is_refused_before_it_reads_a_frame(
 def test_servers_killed_before_they_are_up_are_started_again(tmp_path: Path) -> None:
     async def act(stage: Stage) -> None:
         run = stage.supervisor
-        assert run.recorder is not None
-        for server in (run.zygotes["base"], run.recorder):
+        for server in (run.zygotes["base"], stage.recorder):
             await stage.until(lambda s=server: s.runner and s.runner.pid, "its process")
             assert server.runner is not None
             assert not server.was_up, "it is still on its way"
@@ -168,8 +168,8 @@ def test_a_zygote_that_does_not_answer_is_replaced(
 
     async def act(stage: Stage) -> None:
         await stage.until_stepping()
-        zygote, server = stage.supervisor.zygotes["base"], stage.supervisor.recorder
-        assert zygote.runner and server and server.runner
+        zygote, server = stage.supervisor.zygotes["base"], stage.recorder
+        assert zygote.runner and server.runner
         first = zygote.runner.pid
         os.kill(first, signal.SIGSTOP)
         os.kill(server.runner.pid, signal.SIGKILL)
@@ -193,7 +193,7 @@ def test_a_zygote_that_dies_is_started_again_and_its_runners_go_on(tmp_path: Pat
         first = zygote.runner.pid
         os.kill(first, signal.SIGKILL)
         await stage.until(lambda: not zygote.up, "the zygote's death")
-        recorder_runner = stage.supervisor.recorder and stage.supervisor.recorder.runner
+        recorder_runner = stage.recorder.runner
         assert recorder_runner is not None
         os.kill(recorder_runner.pid, signal.SIGKILL)  # which has to be forked anew
         await stage.until(lambda: zygote.up, "another zygote")
@@ -214,12 +214,11 @@ def test_a_zygote_that_dies_is_started_again_and_its_runners_go_on(tmp_path: Pat
 
 @pytest.mark.guarantee("G6")
 def test_a_stopped_recorder_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder, "SILENCE_MAX_S", 1.0)
+    monkeypatch.setattr(attendant, "SILENCE_MAX_S", 1.0)
 
     async def act(stage: Stage) -> None:
         await stage.until_stepping()
-        server = stage.supervisor.recorder
-        assert server is not None
+        server = stage.recorder
         assert server.runner is not None
         first = server.runner.pid
         os.kill(first, signal.SIGSTOP)
@@ -238,8 +237,7 @@ def test_a_stopped_recorder_is_replaced(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_recorder_that_dies_again_and_again_ends_the_run(tmp_path: Path) -> None:
     async def act(stage: Stage) -> None:
-        server = stage.supervisor.recorder
-        assert server is not None
+        server = stage.recorder
         while not server.over:
             if server.up and server.runner is not None:
                 os.kill(server.runner.pid, signal.SIGKILL)

@@ -16,6 +16,8 @@ from typing import Any
 
 import uvloop
 
+from dsec.engine.recorder import Recorder
+from dsec.engine.servers import servers
 from dsec.hooks import Hooks
 from dsec.ipc.frames import EnvSettings, FailoverSettings, Phase, Role, Start
 from dsec.ipc.segment import Segment
@@ -149,7 +151,7 @@ class Stage:
         """Run to the end in a uvloop of its own and return the report."""
 
         async def main() -> RunReport:
-            self.supervisor = Supervisor(self.spec, self.hooks, **options)
+            self.supervisor = Supervisor(self.spec, self.hooks, servers=servers, **options)
             async with asyncio.timeout(timeout_s):
                 if act is None:
                     return await self.supervisor.run()
@@ -182,6 +184,12 @@ class Stage:
         agents = self.supervisor.report.agents
         for name in names or tuple(agents):
             await self.until(lambda n=name: agents[n].steps >= steps, f"{name} steps")
+
+    @property
+    def recorder(self) -> Recorder:
+        found = self.supervisor.servers["recorder"]
+        assert isinstance(found, Recorder)
+        return found
 
     def agent(self, name: str) -> Agent:
         return self.supervisor.agents[name]
