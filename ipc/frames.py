@@ -16,6 +16,7 @@ from dsec.errors import FrameError
 from dsec.ipc.terms import EnvSettings as EnvSettings
 from dsec.ipc.terms import ErrorInfo as ErrorInfo
 from dsec.ipc.terms import FailoverSettings as FailoverSettings
+from dsec.ipc.terms import Origin as Origin
 from dsec.ipc.terms import Phase as Phase
 from dsec.ipc.terms import Protection as Protection
 from dsec.ipc.terms import Role as Role
@@ -95,7 +96,7 @@ class Start(Frame, tag="start", frozen=True):
     agent's name; each role derives its streams from it. `steps` and `episodes` are this agent's
     quota (0 = no bound on that count). `limits` holds `open_files` and `memory_mb`, `cpus`
     the cores that it may run on (empty: all). `chaos` is the chance of an injected fault at each
-    step, by its kind, `segv` or `hang`.
+    step, by its kind, `segv` or `hang`. `origin` is the atom that the agent goes on from.
     """
 
     agent: str
@@ -114,6 +115,7 @@ class Start(Frame, tag="start", frozen=True):
     cpus: tuple[int, ...] = ()
     failover: FailoverSettings = FailoverSettings()
     chaos: dict[str, float] = {}
+    origin: Origin | None = None
 
 
 class Wire(Frame, tag="wire", frozen=True):

@@ -73,6 +73,18 @@ class EnvSettings(msgspec.Struct, frozen=True):
     wrappers: tuple[dict[str, Any], ...] = ()
 
 
+class Origin(msgspec.Struct, frozen=True):
+    """Where a runner begins, if not at its beginning: from an atom, before action `seq`.
+
+    `path` is the atom's file. `fork`: the agent is another one than the atom's, so that whatever is
+    random in the restored state is seeded anew, from the runner's own seed.
+    """
+
+    path: str
+    seq: int
+    fork: bool = False
+
+
 class FailoverSettings(msgspec.Struct, frozen=True):
     """How a runner's state is kept for its successor.
 

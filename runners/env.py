@@ -8,15 +8,16 @@ neither policy nor reward. What is done with the environments themselves is stag
 With one environment the loop below is most of what dsec costs; it keeps everything in locals and
 leaves the unusual (an end, an info, a type it has to convert) to the stage.
 
-A worker begins at the beginning, or as the heir of a dead one (heir_env.py): after the last record
-that was published, or with the record that says that the environments were lost (G4).
+A worker begins at the beginning, or from an atom (origin.py), or as the heir of a dead one
+(heir_env.py): after the last record that was published, or with the record that says that the
+environments were lost (G4).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from dsec.errors import LayoutError, RingInterrupted, RingTimeout
+from dsec.errors import AtomForeign, LayoutError, RingInterrupted, RingTimeout
 from dsec.ipc import overflow, recall
 from dsec.ipc.frames import Constructed, Go, Phase, Role, Takeover, Wire
 from dsec.ipc.layout import FLAG_INFRA, FLAG_TRUNCATED, encode_spaces, ring_bytes
@@ -27,7 +28,7 @@ from dsec.runners import seeds
 from dsec.runners.chaos import with_faults
 from dsec.runners.clone import ClonedError
 from dsec.runners.guard import Guard, Retained
-from dsec.runners.heir_env import Standing, take_over
+from dsec.runners.heir_env import Standing, begin, take_over
 from dsec.runners.loop import (
     LOOK_EVERY,
     RING_SLICE_S,
@@ -36,6 +37,7 @@ from dsec.runners.loop import (
     live,
     serve_to_end,
 )
+from dsec.runners.origin import first_seq
 from dsec.runners.protect import protect
 from dsec.runners.rehearse import rehearse
 from dsec.runners.stage import Stage, as_reward, blamed, no_step
@@ -98,7 +100,7 @@ def _live(
         serve_to_end(session, wiring, worker, Go(frame.policy_learns))
     else:
         wiring = session.connect(frame, fds)
-        live(session, wiring, EnvWorker(session, wiring, stage, Standing()))
+        live(session, wiring, EnvWorker(session, wiring, stage, begin(session, stage)))
 
 
 class EnvWorker:
@@ -158,7 +160,9 @@ class EnvWorker:
         if standing.seq >= 0:
             self._pass_by(standing)
         published = 0
-        if standing.seq < 0:
+        if standing.origin:
+            published = self._publish_again(standing.origin)
+        elif standing.seq < 0:
             published = self._publish_first()
         elif standing.lost is not None:
             published = self._publish_loss(standing.seq, standing.lost)
@@ -194,6 +198,21 @@ class EnvWorker:
         self._grid.flags[row] = 0
         return self._publish(0, irregular=self._variable or any(stage.infos), obs=views)
 
+    def _publish_again(self, payload: bytes) -> int:
+        """Publish the observation that an atom begins with. What led to it is told already: its
+        infos and terminal observations stay behind."""
+        record, outbox = self._record, self._outbox
+        self._seq = n = first_seq(self._session)
+        at = self._session.claim(outbox, record.fixed_bytes)
+        if len(payload) < record.fixed_bytes:
+            raise AtomForeign(
+                f"an observation of {len(payload)} bytes where {record.fixed_bytes} are due"
+            )
+        outbox.buffer[at : at + record.fixed_bytes] = payload[: record.fixed_bytes]
+        views = self._grid.obs.pick(at >> GRAIN_BITS)
+        record.open_tail(views, payload[record.fixed_bytes :])
+        return self._publish(n, irregular=self._variable, obs=views)
+
     def _pass_by(self, standing: Standing) -> None:
         """Step over the actions that led to what is published; give back what no replay needs."""
         reader = self._actions.reader
@@ -216,6 +235,8 @@ class EnvWorker:
         self._keep_last_as_final()
         views = self._grid.obs.pick(row)
         fresh = f"{session.start.seed}/{session.start.epoch}"
+        if first := first_seq(session):  # incarnations are counted anew where a run goes on
+            fresh += f"/{first}"
         seeds.reseed_globals(fresh, session.role.name.lower())
         stage.reset_all(n, seeds.environment_seeds(fresh, len(stage.envs)), views)
         for i, reset_info in enumerate(stage.infos):

@@ -19,12 +19,13 @@ from dsec.failover import keep
 from dsec.failover.codecs import find_object_codec, object_codec_named
 from dsec.failover.keep import Snapshot
 from dsec.ipc import recall, segment
-from dsec.ipc.frames import Kept, Protection, Role, TakenOver, Takeover
+from dsec.ipc.frames import Go, Kept, Protection, Role, TakenOver, Takeover
 from dsec.ipc.recall import Held
 from dsec.ipc.ring import KIND_END, Outbox, Reader
 from dsec.runners.construct import find_maker, make_actor
 from dsec.runners.guard import Keeping, StateKeeping
 from dsec.runners.loop import Session
+from dsec.runners.origin import first_seq, restore_actor
 from dsec.runners.wiring import Wiring
 
 
@@ -33,7 +34,8 @@ class Heritage:
     """Where an actor begins.
 
     Attributes:
-        seq: the last record that its predecessors published; -1 before the first.
+        seq: the last record that was published, by its predecessors or before the atom that it
+            goes on from; -1 before the first.
         ended: they have ended the stream.
         snapshot: the object's state is the one in it; None if it is as constructed.
         keeping: takes the next snapshots, if that is decided already.
@@ -50,18 +52,20 @@ class Heritage:
         return self.seq + 1 if self.snapshot is None else self.snapshot.seq
 
 
-def begin(session: Session, kind: str, method: str) -> tuple[Wiring, Any, Heritage | None, bool]:
-    """Wait for Wire or Takeover and construct the object.
+def begin(session: Session, kind: str, method: str) -> tuple[Wiring, Any, Heritage, Go | None]:
+    """Wait for Wire or Takeover and construct the object; with the state of the atom that the agent
+    goes on from, where there is one.
 
     Returns:
-        The wiring, the object, what it inherits (None for the first of its line), and whether the
-        policy learns, where a Takeover says so.
+        The wiring, the object, what it inherits, and the Go that a Takeover stands for; None for
+        the first of its line, which is told later.
     """
     find_maker(session, kind)
     frame, fds = session.expect_wiring()
     if not isinstance(frame, Takeover):
         wiring = session.connect(frame, fds)
-        return wiring, make_actor(session, wiring, kind, method), None, False
+        actor = make_actor(session, wiring, kind, method)
+        return wiring, actor, _at_origin(session, actor, kind, Heritage()), None
     kept = segment.duplicate(fds[frame.kept]) if 0 <= frame.kept < len(fds) else -1
     attachment = session.attach(frame, fds)
 
@@ -72,7 +76,7 @@ def begin(session: Session, kind: str, method: str) -> tuple[Wiring, Any, Herita
     actor = make()
     began = time.perf_counter()
     actor, heritage, why = _inherit(make, actor, session, recall.last_record(own), kept)
-    stateless = getattr(actor, "passthrough", False) or heritage.seq < 0
+    stateless = getattr(actor, "passthrough", False) or heritage.seq < first_seq(session)
     exact = heritage.snapshot is not None or stateless
     session.channel.send(
         TakenOver(
@@ -98,7 +102,17 @@ def begin(session: Session, kind: str, method: str) -> tuple[Wiring, Any, Herita
     own.close()
     if kept >= 0:
         os.close(kept)
-    return wiring, actor, _possible(session, wiring, heritage), frame.policy_learns
+    if heritage.snapshot is None and not heritage.ended:
+        heritage = _at_origin(session, actor, kind, heritage)
+    return wiring, actor, _possible(session, wiring, heritage), Go(frame.policy_learns)
+
+
+def _at_origin(session: Session, actor: Any, kind: str, heritage: Heritage) -> Heritage:
+    """Where the agent goes on from an atom, begin with the state in that, not with none."""
+    if session.start.origin is None:
+        return heritage
+    keeping = restore_actor(session, actor, kind)
+    return replace(heritage, seq=max(heritage.seq, first_seq(session) - 1), keeping=keeping)
 
 
 def _possible(session: Session, wiring: Wiring, heritage: Heritage) -> Heritage:
@@ -129,7 +143,7 @@ def _inherit(
     """
     ended = last is not None and last.kind == KIND_END
     # The record that ends a stream bears the number of the answer that it is not.
-    seq = -1 if last is None else last.seq - ended
+    seq = first_seq(session) - 1 if last is None else last.seq - ended
     if ended or kept < 0:
         return actor, Heritage(seq, ended), "none of its state was kept"
     try:

@@ -26,6 +26,7 @@ from dsec.runners.clone import ForkKeeping
 from dsec.runners.failure import describe
 from dsec.runners.guard import Keeping
 from dsec.runners.loop import Session
+from dsec.runners.origin import restore_stage
 from dsec.runners.protect import bind
 from dsec.runners.replay_env import Replay
 from dsec.runners.stage import Stage
@@ -48,6 +49,8 @@ class Standing:
         snapshot: what there is already, of the state that is retained.
         keeping: takes the next ones; None where that is to be chosen.
         trusted: it may be chosen: no codec has been found wrong.
+        origin: the observation to begin with, where the agent goes on from an atom and has
+            published none.
     """
 
     seq: int = -1
@@ -56,6 +59,15 @@ class Standing:
     snapshot: Snapshot | None = None
     keeping: Keeping | None = None
     trusted: bool = True
+    origin: bytes = b""
+
+
+def begin(session: Session, stage: Stage) -> Standing:
+    """Where the first worker of its line stands, or one whose predecessors published nothing."""
+    if session.start.origin is None:
+        return Standing()
+    observation, keeping = restore_stage(session, stage)
+    return Standing(keeping=keeping, origin=observation)
 
 
 def take_over(
@@ -78,7 +90,8 @@ def take_over(
     heir = Heir(session, stage, session.attach(frame, fds), frame, kept, clone)
     session.channel.send(heir.answer())
     wiring, kept = session.resume(heir.attachment, policy_learns=frame.policy_learns)
-    return wiring, heir.catch_up(kept)
+    standing = heir.catch_up(kept)
+    return wiring, begin(session, stage) if standing.seq < 0 else standing
 
 
 class Heir:

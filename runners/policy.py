@@ -30,12 +30,12 @@ _ACT = int(Phase.ACT)
 
 def run(session: Session) -> None:
     """Wait to be wired or to take over, construct, serve to the end."""
-    wiring, policy, heritage, learns = begin(session, "policy", "act")
-    worker = PolicyWorker(session, wiring, policy, heritage or Heritage())
-    if heritage is None:
+    wiring, policy, heritage, go = begin(session, "policy", "act")
+    worker = PolicyWorker(session, wiring, policy, heritage)
+    if go is None:
         live(session, wiring, worker)
     else:
-        serve_to_end(session, wiring, worker, Go(learns))
+        serve_to_end(session, wiring, worker, go)
 
 
 class PolicyWorker:

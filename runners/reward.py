@@ -46,12 +46,12 @@ LAST_WAIT_S = 0.02  # for the last record of an env that is being killed
 
 def run(session: Session) -> None:
     """Wait to be wired or to take over, construct, serve to the end."""
-    wiring, reward, heritage, policy_learns = begin(session, "reward", "compute")
-    worker = RewardWorker(session, wiring, reward, heritage or Heritage())
-    if heritage is None:
+    wiring, reward, heritage, go = begin(session, "reward", "compute")
+    worker = RewardWorker(session, wiring, reward, heritage)
+    if go is None:
         live(session, wiring, worker)
     else:
-        serve_to_end(session, wiring, worker, Go(policy_learns))
+        serve_to_end(session, wiring, worker, go)
 
 
 class RewardWorker:

@@ -205,6 +205,8 @@ class Atom(Struct, frozen=True, gc=False):
         env: a snapshot for each environment, or one for all; empty if none could be taken.
         policy: its whole state; None where the caller is the policy and registered nothing.
         registered: what the caller registered, by name, in the order of registration.
+        observation: the record that observation `seq` was published in, for who continues the agent
+            where its rings are gone: payload of the env's ring, whole; empty if not kept.
     """
 
     manifest: Manifest
@@ -214,3 +216,4 @@ class Atom(Struct, frozen=True, gc=False):
     policy: Snapshot | None = None
     tools: tuple[ToolCall, ...] = ()
     registered: tuple[tuple[str, Snapshot], ...] = ()
+    observation: bytes = b""

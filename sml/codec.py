@@ -204,6 +204,7 @@ def _write(atom: Atom) -> Any:
             added.result = call.result
     for name, snapshot in atom.registered:
         _write_snapshot(snapshot, message.registered.add(name=name).state)
+    message.observation = atom.observation
     return message
 
 
@@ -260,6 +261,7 @@ def _read(message: Any) -> Atom:
         tuple([(each.name, _read_snapshot(each.state)) for each in registered])
         if registered
         else (),
+        message.observation,
     )  # fmt: skip
 
 

@@ -32,6 +32,7 @@ from dsec.ipc.frames import (
     Forked,
     Go,
     Hello,
+    Origin,
     Prepare,
     Prepared,
     Ready,
@@ -259,6 +260,7 @@ class AgentPlan:
     limits: dict[str, int] = field(default_factory=dict)
     failover: FailoverSettings = field(default_factory=FailoverSettings)
     cpus: tuple[int, ...] = ()
+    origin: Origin | None = None
 
     def start(self, role: Role) -> Start:
         entry = {Role.POLICY: self.policy, Role.REWARD: self.reward}.get(role, "")
@@ -279,6 +281,7 @@ class AgentPlan:
             limits=self.limits,
             failover=self.failover,
             cpus=self.cpus,
+            origin=self.origin,
         )
 
 

@@ -54,6 +54,7 @@ ATOMS = st.builds(
         max_size=2,
     ).map(tuple),
     st.lists(st.tuples(TEXT, SNAPSHOTS), max_size=2).map(tuple),
+    BYTES,
 )  # fmt: skip
 
 
