@@ -11,6 +11,8 @@ reports as `eval_return` the mean return of the episodes that were greedy from t
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import gymnasium
 import numpy as np
 import torch
@@ -36,6 +38,7 @@ class PPO:
         rollout: steps of each environment between two updates.
         epochs: passes over a rollout in each update; the whole rollout is one batch.
         learning_rate, clip: both fall linearly to zero while training.
+        save: a file for the weights, written when the run ends; empty: none.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class PPO:
         gae_lambda: float = 0.8,
         gradient_max: float = 0.5,
         hidden: int = 64,
+        save: str = "",
     ) -> None:
         torch.set_num_threads(1)  # a policy shares the machine with every other runner
         torch.manual_seed(seed)  # for the initial weights; actions have a generator of their own
@@ -64,7 +68,7 @@ class PPO:
         self.parameters = [*self.actor.parameters(), *self.critic.parameters()]
         self.optimizer = torch.optim.Adam(self.parameters, lr=learning_rate, eps=1e-5)
         self.first_action = int(action_space.start)
-        self.train_steps, self.epochs = train_steps, epochs
+        self.train_steps, self.epochs, self.save = train_steps, epochs, save
         self.learning_rate, self.clip, self.gradient_max = learning_rate, clip, gradient_max
         self.discount, self.gae_lambda = discount, gae_lambda
 
@@ -137,6 +141,19 @@ class PPO:
         if self.eval_returns:
             found["eval_return"] = float(np.mean(self.eval_returns))
         return found
+
+    def close(self) -> None:
+        """Save the weights, whole or not at all."""
+        if not self.save:
+            return
+        weights = {
+            f"{name}.{key}": tensor
+            for name, network in (("actor", self.actor), ("critic", self.critic))
+            for key, tensor in network.state_dict().items()
+        }
+        unfinished = Path(f"{self.save}.unfinished")
+        torch.save(weights, unfinished)
+        unfinished.replace(self.save)
 
     def _flat(self, obs: np.ndarray) -> torch.Tensor:
         return torch.as_tensor(obs, dtype=torch.float32).reshape(len(obs), -1)
