@@ -97,6 +97,7 @@ class Outcome:
         kills: signals that found a runner of a role.
         failovers: what the runs' summaries tell of, by role.
         inexact: failovers that were not exact, by reason.
+        given_up: deaths that ended an agent, or the recorder.
         different: what differed between a run and its peaceful twin; empty if nothing did.
         lost: transitions that the recorder missed, or that are missing, doubled or torn.
         leaked: processes that outlived their run.
@@ -108,6 +109,7 @@ class Outcome:
     kills: Counter[str] = field(default_factory=Counter)
     failovers: Counter[str] = field(default_factory=Counter)
     inexact: Counter[str] = field(default_factory=Counter)
+    given_up: list[str] = field(default_factory=list)
     different: list[str] = field(default_factory=list)
     lost: int = 0
     leaked: int = 0
@@ -115,7 +117,7 @@ class Outcome:
     @property
     def sound(self) -> bool:
         """Nothing happened to the data, nor was anything said to have happened."""
-        return not (self.different or self.inexact or self.lost or self.leaked)
+        return not (self.given_up or self.different or self.inexact or self.lost or self.leaked)
 
 
 def run(quick: bool) -> list[Figures]:
@@ -128,6 +130,7 @@ def run(quick: bool) -> list[Figures]:
         outcome = measure(name, kills=10 if quick else 200, seconds=60 if quick else 600)
         figures.add(f"{name}, kills", outcome.kills.total(), "")
         figures.add(f"{name}, failovers", outcome.failovers.total(), "")
+        figures.add(f"{name}, agents given up", len(outcome.given_up), "", "0")
         figures.add(f"{name}, not exact", outcome.inexact.total(), "", "0")
         figures.add(f"{name}, runs that differ", len(outcome.different), "", "0")
         figures.add(f"{name}, lost, doubled or torn", outcome.lost, "transitions", "0")
@@ -157,6 +160,8 @@ def _pair(
     _run(world, peace, seed, steps)
     summary, assassin, leaked = _run(world, war, seed, steps, kills=kills, gap_s=gap_s)
     outcome.runs += 1
+    for death in summary["deaths_in_order"]:
+        outcome.given_up.append(f"{death['role']}: {death['cause']}")
     outcome.steps += summary["steps"]
     outcome.leaked += leaked
     outcome.lost += summary["lost"]
@@ -200,7 +205,7 @@ def _run(
             if assassin is not None:
                 assassin.stop()
             process.kill()
-    if code:
+    if code and assassin is None:
         raise RuntimeError(f"exit code {code}\n{log.read_text(errors='replace')[-4000:]}")
     left = len(marked(MARK, mark))
     return json.loads((out / "summary.json").read_text()), assassin, left
@@ -227,11 +232,11 @@ def _first(left: Recording, right: Recording, agent: str, env: int) -> str:
     for name in ("seq", "obs", "action", "reward", "end"):
         a, b = getattr(mine, name), getattr(theirs, name)
         if a.shape != b.shape or a.dtype != b.dtype:
-            return f"{name} has {a.shape} {a.dtype} and {b.shape} {b.dtype}"
+            return f"{name} has {len(a)} and {len(b)} entries of {a.dtype} and {b.dtype}"
         if a.tobytes() != b.tobytes():
             unlike = [i for i in range(len(a)) if a[i].tobytes() != b[i].tobytes()]
             at = unlike[0]
-            return f"{name} {at} is {a[at]} and {b[at]} (and {len(unlike) - 1} later ones)"
+            return f"{name} {at} (and {len(unlike) - 1} later ones)"
     return ""
 
 

@@ -47,6 +47,8 @@ class Death:
         fault_address: the address that the crash handler saw, empty if none.
         stderr_tail: the last lines it wrote to stderr.
         at: when it happened, in seconds of CLOCK_MONOTONIC; 0.0 if only its end was seen.
+        sent: its handler saw that another process sent the signal (SIGKILL, which has no handler,
+            always comes from one).
     """
 
     agent: str
@@ -66,6 +68,7 @@ class Death:
     stderr_tail: str = ""
     error: ErrorInfo | None = None
     at: float = 0.0
+    sent: bool = False
 
     @property
     def short_of_memory(self) -> bool:

@@ -70,6 +70,7 @@ def diagnose(found: Evidence) -> Death:
     the process said of itself; then the status.
     """
     phase, seq, address, error, at = found.phase, -1, "", None, 0.0
+    sender = 0
     if found.word is not None and found.word.since >= found.wired_at:
         phase, seq = (found.word.phase or phase), found.word.seq
     if found.crash is not None and found.crash.time_ns / 1e9 >= found.wired_at:
@@ -77,12 +78,15 @@ def diagnose(found: Evidence) -> Death:
         at = found.crash.time_ns / 1e9
         # A signal that was sent carries no address.
         address = f"{found.crash.address:#x}" if found.crash.code > 0 else ""
+        sender = found.crash.sender
     failed, broken = found.said.get(Failed), found.said.get(ImportFailed)
     crashing = found.said.get(Crashing)
     # One that crashes may be killed before it is through with its stacks: its own word counts.
     signum = crashing.signal if crashing is not None else found.signum
     kind = "signal" if signum else "exit"
     cause = how_it_ended(signum, found.code, in_phase(phase))
+    if sender:
+        cause += f", sent by {f'process {sender}' if sender > 0 else 'another process'}"
     if found.verdict is not None:
         kind, cause, late = found.verdict
         phase = late or phase
@@ -116,6 +120,7 @@ def diagnose(found: Evidence) -> Death:
         stderr_tail=found.stderr_tail,
         error=error,
         at=at,
+        sent=found.verdict is None and bool(sender),
     )
 
 

@@ -72,7 +72,7 @@ class Lost(NamedTuple):
     def of(cls, death: Death) -> Lost:
         """What a death means here."""
         killed = death.kind == "signal" and death.signal == signal.SIGKILL
-        return cls(death.seq_last, death.phase, killed)
+        return cls(death.seq_last, death.phase, killed or death.sent)
 
 
 class Reaped(NamedTuple):
@@ -192,7 +192,7 @@ def _lost(
     progress = served and lost.seq > seat.seq
     strikes = 1 if progress else seat.strikes + 1
     guilty = seat.state in (State.TAKING, State.TAKEN) or (served and lost.phase is not Phase.IDLE)
-    # SIGKILL says nothing against the step, unless it is what memory is short for, again and again.
+    # A signal that was sent says nothing against the step, unless memory is short again and again.
     guilty = guilty and (not lost.outside or strikes > POISON_DEATHS)
     seat = replace(
         seat,

@@ -103,6 +103,8 @@ static void write_record(int signo, const siginfo_t *info, const void *context)
     dsec_crash_info local = {.signo = (uint32_t)signo, .code = info->si_code};
     /* A signal that somebody sent carries a pid where a fault carries an address. */
     local.address = info->si_code > 0 ? (uint64_t)(uintptr_t)info->si_addr : 0;
+    if (info->si_code <= 0 && info->si_pid != getpid()) /* 0 is one that has no number here */
+        local.sender = info->si_pid > 0 ? info->si_pid : -1;
     local.ip = instruction_pointer(context);
     local.time_ns = dsec_now_ns();
     if (page) {

@@ -250,6 +250,7 @@ typedef struct {
     uint64_t ip;
     uint64_t seq;
     int64_t time_ns;
+    int32_t sender;         /* process that sent the signal; 0: none, or this one; -1: unknown */
 } dsec_crash_info;
 
 /* ---- segment.c */

@@ -253,6 +253,7 @@ int dsec_crash_read(const void *base, dsec_crash_info *out)
     out->ip = shared->ip;
     out->seq = shared->seq;
     out->time_ns = shared->time_ns;
+    out->sender = shared->sender;
     return DSEC_OK;
 }
 

@@ -345,6 +345,8 @@ class CrashRecord(NamedTuple):
         ip: instruction pointer.
         epoch: of the segment.
         time_ns: CLOCK_MONOTONIC.
+        sender: process that sent the signal: 0 if it was a fault, or the process itself; -1 if it
+            has no number here.
     """
 
     signal: int
@@ -355,6 +357,7 @@ class CrashRecord(NamedTuple):
     ip: int
     epoch: int
     time_ns: int
+    sender: int = 0
 
 
 def read_crash(fd: int) -> CrashRecord | None:
@@ -366,8 +369,9 @@ def read_crash(fd: int) -> CrashRecord | None:
             return None
         phase = Phase(info.phase) if info.phase in Phase._value2member_map_ else Phase.IDLE
         return CrashRecord(
-            info.signo, info.address, phase, info.seq, info.code, info.ip, info.epoch, info.time_ns
-        )
+            info.signo, info.address, phase, info.seq, info.code, info.ip, info.epoch,
+            info.time_ns, info.sender,
+        )  # fmt: skip
     finally:
         lib.dsec_unmap_page(page)
 

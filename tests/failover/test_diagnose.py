@@ -144,3 +144,17 @@ def test_so_is_a_constructor_that_fails_for_all_and_not_for_some() -> None:
     assert not blames_the_config(stepped, [stepped])
     assert not blames_the_config(Death("a", Role.ENV, 0, 1, "x", "import", error=ERROR), [])
     assert not blames_the_config(Death("a", Role.ENV, 0, 1, "x", "signal"), [])
+
+
+@pytest.mark.parametrize(
+    ("sender", "said"),
+    [
+        (0, "killed by SIGSEGV in step"),
+        (4711, "killed by SIGSEGV in step, sent by process 4711"),
+        (-1, "killed by SIGSEGV in step, sent by another process"),
+    ],
+)
+def test_a_signal_that_somebody_sent_is_told_as_that(sender: int, said: str) -> None:
+    crash = CRASH._replace(sender=sender, code=0 if sender else 1)
+    death = diagnose(evidence(signum=signal.SIGSEGV, code=-1, crash=crash))
+    assert (death.cause, death.sent) == (said, bool(sender))

@@ -6,8 +6,10 @@ import contextlib
 import faulthandler
 import os
 import signal
+import subprocess
 import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -79,6 +81,24 @@ def test_every_fatal_signal_is_recorded_and_kept(signo: signal.Signals) -> None:
         record = read_crash(wires.segments[Role.ENV].fd)
         assert record is not None
         assert (record.signal, record.address, record.seq) == (signo, 0, 41)
+        assert record.sender == 0, "itself"
+
+
+@pytest.mark.guarantee("G6")
+def test_who_sent_a_signal_is_recorded(tmp_path: Path) -> None:
+    """Whoever is killed from outside, by SIGSEGV too, did nothing wrong."""
+    sender = tmp_path / "sender"
+
+    def be_killed() -> None:
+        line = f"echo $$ > {sender}; exec kill -SEGV {os.getpid()}"
+        subprocess.run(["sh", "-c", line], check=True)
+
+    with Wires() as wires:
+        assert die(wires, be_killed)[0] == -signal.SIGSEGV
+        record = read_crash(wires.segments[Role.ENV].fd)
+        assert record is not None
+        assert (record.signal, record.address) == (signal.SIGSEGV, 0)
+        assert record.sender == int(sender.read_text())
 
 
 @pytest.mark.guarantee("G6")
