@@ -205,7 +205,7 @@ def test_kills_from_outside_blame_a_step_only_if_they_never_stop() -> None:
 def test_what_a_death_means_for_a_seat() -> None:
     killed = died(signal=9, seq_last=7, phase=Phase.STEP)
     assert Lost.of(killed) == Lost(7, Phase.STEP, outside=True)
-    crashed = replace(killed, signal=signal.SIGSEGV)
+    crashed = replace(killed, signal=11)
     assert Lost.of(crashed) == Lost(7, Phase.STEP)
     assert Lost.of(replace(crashed, sent=True)) == Lost(7, Phase.STEP, outside=True)
     hung = died(kind="hang", signal=9, seq_last=7, phase=Phase.STEP)
