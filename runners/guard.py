@@ -1,10 +1,11 @@
 """When a runner's state is kept for its successor, and what that may cost.
 
-A snapshot is due after so many records that its cost stays within the budget, by the processor time
-that both have taken so far (the clock would count what others do meanwhile); and earlier where a
-ring is about to lose what a replay from the last snapshot needs: the records in the runner's own
-ring, which the next ones overwrite, and those in the rings it reads, which it gives back only when
-a snapshot has them behind it. Nothing is copied for a replay.
+A snapshot is due after so many records that its cost stays within the runner's share of the
+agent's budget, by the processor time that both have taken so far (the clock would count what
+others do meanwhile); later, where a replay would be over sooner than the rest of a failover is; and
+earlier where a ring is about to lose what a replay from the last snapshot needs: the records in the
+runner's own ring, which the next ones overwrite, and those in the rings it reads, which it gives
+back only when a snapshot has them behind it. Nothing is copied for a replay.
 
 This file knows positions in rings and seconds. What a snapshot is, the keeping that it is given
 decides: bytes in a memory file, or a sleeping clone of the process.
@@ -21,7 +22,7 @@ from typing import Final, Protocol
 from dsec.errors import MachineError, SnapshotError
 from dsec.failover.keep import Keeper, Snapshot
 from dsec.ipc import overflow
-from dsec.ipc.frames import Kept, Protection
+from dsec.ipc.frames import Kept, Protection, Role
 from dsec.ipc.recall import distance
 from dsec.ipc.ring import FLAG_OVERFLOW, Outbox, Reader, stride
 from dsec.runners.loop import Session
@@ -31,6 +32,13 @@ GIVEN_UP_INTERVAL: Final = 1024
 SAMPLES_MIN: Final = 4
 TOLERANCE: Final = 2.0
 """By how much the budget may be missed for want of room before `auto` does without."""
+SHARES: Final = {Role.ENV: 0.7, Role.POLICY: 0.2, Role.REWARD: 0.1}
+"""Of the agent's budget: they wait for each other, so what each takes adds up. Environments die
+most, and theirs is the state that is dear."""
+BETWEEN_MIN_S: Final = 0.003
+"""Processor time that a replay may always take. To fence and to wake takes about as long, so
+snapshots that follow faster make no failover shorter that anybody would notice."""
+LEARN_EVERY: Final = 8  # snapshots, once the interval is known
 FAILURES_MAX: Final = 16
 RETRY_RECORDS: Final = 4
 TELL_EVERY_S: Final = 2.0
@@ -185,12 +193,14 @@ class Guard:
         self._read = [ring.position for ring in retained]
         self._seq = -1
         self._budget = max(session.start.failover.budget, 1e-4)
+        self._share = self._budget * SHARES[session.role]
         self._interval = FIRST_INTERVAL
         self._costs: deque[float] = deque(maxlen=RECENT)
         self._periods: deque[float] = deque(maxlen=RECENT)
         self._cost_s = self._period_s = 0.0
         self._last_s = self._told_s = 0.0
-        self._taken = self._failures = 0
+        self._learned = self._taken = self._failures = 0
+        self._left = -1, 0  # the latest record that was asked about, and the answer
         self._too_dear = False
         strides = (self._stride, *(ring.stride for ring in retained))
         halves = (self._half, *(ring.half for ring in retained))
@@ -221,14 +231,18 @@ class Guard:
 
     def mark_after(self, n: int) -> int:
         """The record at which this guard wants to be asked next; n is the latest."""
-        return min(max(self.due, n + 1), n + max(1, self.left(n) - 1))
+        asked, left = self._left
+        if asked != n:
+            left = self.left(n)
+        return min(max(self.due, n + 1), n + max(1, left - 1))
 
     def look(self, n: int, count: int = 0) -> None:
         """Take a snapshot at record n, if one is due. Called for every record that is not like all
         others."""
         for ring in self._retained:
             ring.note()
-        if n >= self.due or self.left(n) < 2:
+        self._left = n, self.left(n)
+        if n >= self.due or self._left[1] < 2:
             self.keep(n, count)
 
     def relieve(self, n: int) -> None:
@@ -243,7 +257,9 @@ class Guard:
             count: as in Snapshot.
             answered: the record at hand is done with, although a replay usually begins with it.
         """
-        began = time.thread_time()
+        measured = self._taken < RECENT or not self._taken % LEARN_EVERY
+        began = time.thread_time() if measured else 0.0
+        self._left = -1, 0
         own = self._outbox.tail
         read = [ring.read if answered else ring.position for ring in self._retained]
         if self._keeping is not None:
@@ -260,19 +276,26 @@ class Guard:
         for ring in self._retained:
             ring.give_back(answered=answered)
         if self._keeping is not None:
-            self._learn(n, began, time.thread_time())
-            if self._too_dear and self._session.start.failover.standby == "auto":
-                self._give_up(
-                    f"{self._keeping.level} would cost {self._cost_s * 1e3:.2g} ms every"
-                    f" {self._longest} records of {self._period_s * 1e6:.0f} us, for how far the"
-                    f" rings reach; the budget is {self._budget:.0%}. Use more ring_slots"
-                )
-        told_s, now_s = self._told_s, time.monotonic()
-        if self._keeping is not None and self._taken > 2 and now_s - told_s > TELL_EVERY_S:
-            self._told_s = now_s
-            self._session.channel.try_send(Kept(0, self._protection(self._keeping)))
+            self._taken += 1
+            if measured:
+                self._learn(n, began, time.thread_time())
+                self._judge(self._keeping)
         self._seq = n
         self.due = n + self._interval
+
+    def _judge(self, keeping: Keeping) -> None:
+        """Tell now and then what was chosen; give up what can't be had for the budget."""
+        if self._too_dear and self._session.start.failover.standby == "auto":
+            self._give_up(
+                f"{keeping.level} would cost {self._cost_s * 1e3:.2g} ms every"
+                f" {self._longest} records of {self._period_s * 1e6:.0f} us, for how far the"
+                f" rings reach; the budget is {self._budget:.0%}. Use more ring_slots"
+            )
+            return
+        now_s = time.monotonic()
+        if self._taken > 2 and now_s - self._told_s > TELL_EVERY_S:
+            self._told_s = now_s
+            self._session.channel.try_send(Kept(0, self._protection(keeping)))
 
     def _give_up(self, why: str) -> None:
         """The run goes on without protection, and says so."""
@@ -288,17 +311,18 @@ class Guard:
 
     def _learn(self, n: int, began: float, ended: float) -> None:
         """Let the interval follow what snapshots and records cost."""
-        self._taken += 1
-        cost, records = ended - began, n - self._seq
+        records = n - self._learned
         if self._taken > 1 and records > 0:  # the first one warms up what it uses
-            self._costs.append(cost)
+            self._costs.append(ended - began)
             self._periods.append((began - self._last_s) / records)
             self._cost_s, self._period_s = median_low(self._costs), median_low(self._periods)
         if len(self._costs) >= SAMPLES_MIN:
-            wanted = self._cost_s / (self._budget * max(self._period_s, 1e-9))
+            between_s = max(self._cost_s / self._share, BETWEEN_MIN_S)
+            wanted = between_s / max(self._period_s, 1e-9)
             self._interval = int(min(max(1.0, wanted + 1.0), self._longest))
-            self._too_dear = wanted > TOLERANCE * self._longest
-        self._last_s = ended
+            dear_s = self._cost_s / self._budget
+            self._too_dear = dear_s > TOLERANCE * self._longest * self._period_s
+        self._last_s, self._learned = ended, n
 
     def _protection(self, keeping: Keeping) -> Protection:
         """What was chosen, and measured so far; a replay takes half an interval on average."""
