@@ -9,7 +9,8 @@ from pathlib import Path
 from cffi import FFI
 
 HERE = Path(__file__).resolve().parent
-SOURCES = ("segment.c", "wait.c", "ring.c", "reader.c", "turn.c", "group.c", "join.c", "crash.c")
+_NAMES = ("segment", "wait", "ring", "reader", "turn", "group", "join", "crash", "watch")
+SOURCES = tuple(f"{name}.c" for name in _NAMES)
 
 ffibuilder = FFI()
 ffibuilder.cdef((HERE / "ring.cdef.h").read_text())

@@ -253,6 +253,12 @@ typedef struct {
     int32_t sender;         /* process that sent the signal; 0: none, or this one; -1: unknown */
 } dsec_crash_info;
 
+typedef struct {
+    uint64_t address;
+    uint32_t nbytes;
+    uint32_t entry;
+} dsec_region;
+
 /* ---- segment.c */
 int dsec_format(void *base, uint64_t size, uint32_t role, uint32_t epoch, uint64_t start);
 void *dsec_map(int fd, uint64_t size, int writable);
@@ -303,6 +309,9 @@ int dsec_group_gather(dsec_group *g, double timeout_s);
 int dsec_join_take(dsec_join *j, uint64_t max_bytes);
 int dsec_join_release(dsec_join *j);
 int dsec_join_remainder(dsec_join *j);
+
+/* ---- watch.c */
+uint32_t dsec_watch(const dsec_region *regions, uint32_t count, uint8_t *copies, uint32_t *changed);
 
 /* ---- wait.c */
 extern int64_t dsec_slice_ns;

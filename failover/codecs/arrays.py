@@ -38,6 +38,8 @@ def base_of(array: Array) -> Any:
 
 def _axes(array: Array) -> list[int]:
     """The axes from the slowest to the fastest in memory."""
+    if array.flags.c_contiguous:
+        return list(range(array.ndim))
     return sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
 
 
@@ -62,6 +64,9 @@ class ArrayKind:
 
     def head(self, node: Array, writer: Writer) -> Any:
         """Everything but the elements."""
+        if node.base is None and node.flags.c_contiguous:
+            axes = list(range(node.ndim))
+            return [OWNED, dtype_text(node.dtype), list(node.shape), node.flags.writeable, axes]
         base = base_of(node)
         sort = OWNED
         if type(base) in (np.ndarray, bytearray):
@@ -75,6 +80,8 @@ class ArrayKind:
 
     def read(self, node: Array, writer: Writer) -> Any:
         """The elements, or for a view where it lies in which memory."""
+        if node.base is None and node.flags.c_contiguous and not node.dtype.hasobject:
+            return node.tobytes()
         base = base_of(node)
         if type(base) in (np.ndarray, bytearray):
             writer.key = "base"

@@ -3,15 +3,13 @@
 Owns their states, whole: the buffered half of a 32-bit draw, the kept second gaussian, and the
 count of children that a SeedSequence has spawned (numpy's own `state` leaves that out, and a
 restored generator would spawn its children again). Reading such a state through Python takes 2 to
-40 µs and most of the time nothing has been drawn. So each node is watched by a copy of the raw
-memory of the object, which is compared and never interpreted. `trusted` proves at import, on
-objects of its own, that every draw shows there; where it wouldn't (another Python, another numpy),
-nothing is watched.
+40 µs and most of the time nothing has been drawn, so nodes are watched by their memory (memory.py).
+`trusted` proves at import, on objects of its own, that every draw shows there; where it wouldn't
+(another Python, another numpy), nothing is watched.
 """
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import random
 from collections.abc import Callable
@@ -21,30 +19,12 @@ import numpy as np
 from numpy.random import SeedSequence
 
 from dsec.errors import SnapshotError
+from dsec.failover.codecs.memory import body, of_dict, region, shows
 from dsec.failover.codecs.reading import Reader
 from dsec.failover.codecs.writing import Writer
+from dsec.ipc.watch import Region
 
-_HEAD = object.__basicsize__
 KNOWN_BITS = ("PCG64", "PCG64DXSM", "Philox", "SFC64", "MT19937")
-
-
-def body(node: Any) -> memoryview:
-    """The memory of an object behind its reference count and type. Valid while the object lives."""
-    size = type(node).__basicsize__ - _HEAD
-    return memoryview((ctypes.c_char * size).from_address(id(node) + _HEAD)).cast("B")
-
-
-def _shows(node: Any, *draws: Callable[[], object]) -> bool:
-    """Whether each of these draws changes the memory of the object, and nothing else does."""
-    memory = body(node)
-    for draw in draws:
-        before = memory.tobytes()
-        if memory.tobytes() != before:
-            return False
-        draw()
-        if memory.tobytes() == before:
-            return False
-    return True
 
 
 def trusted() -> frozenset[type]:
@@ -55,13 +35,16 @@ def trusted() -> frozenset[type]:
         draw = np.random.Generator(bits)
         half = functools.partial(draw.integers, 0, 9, dtype=np.uint32)
         normal = functools.partial(draw.standard_normal, 3)
-        if _shows(bits, draw.random, half, half, half, normal, draw.random):
+        if shows(bits, draw.random, half, half, half, normal, draw.random):
             found.add(type(bits))
+    seed = SeedSequence(1)
+    if shows(seed, lambda: seed.spawn(1), lambda: seed.spawn(2)):
+        found.add(SeedSequence)
     mine = random.Random(1)
-    if _shows(mine, mine.random, lambda: mine.getrandbits(8)):
+    if shows(mine, mine.random, lambda: mine.getrandbits(8)):
         found.add(random.Random)
     legacy = np.random.RandomState(np.random.MT19937(1))
-    if np.random.MT19937 in found and _shows(legacy, legacy.randn, legacy.randn):
+    if np.random.MT19937 in found and shows(legacy, legacy.randn, legacy.randn):
         found.add(np.random.RandomState)
     return frozenset(found)
 
@@ -114,9 +97,13 @@ def _seed_state(seed: SeedSequence | None, writer: Writer) -> Any:
 class Watched:
     """What the three have in common: no children, and a cheap look at their memory."""
 
+    def regions(self, node: Any) -> tuple[Region, ...]:
+        """Memory that changes with the state, if that is proven for this type."""
+        return regions(node)
+
     def watch(self, node: Any) -> Callable[[], Any] | None:
-        """A function whose result changes with the state, if that is proven for this type."""
-        return watch(node)
+        """For want of that: a function whose result does."""
+        return look(node)
 
     def hints(self, node: Any, content: Any, reader: Reader) -> None:
         """They have no children."""
@@ -212,21 +199,24 @@ class PythonRandom(Watched):
         node.setstate((version, tuple(np.frombuffer(words, np.uint32).tolist()), gauss_next))
 
 
-def watch(node: Any) -> Callable[[], Any] | None:
-    """A cheap function whose result changes whenever the state of this generator does.
-
-    None: there is none for this type, read it every time.
-    """
+def regions(node: Any) -> tuple[Region, ...]:
+    """Memory that changes whenever the state of this generator does; nothing where that isn't
+    proven for its type."""
     if type(node) not in TRUSTED:
+        return ()
+    if isinstance(node, random.Random):
+        kept = of_dict(vars(node))  # the second gaussian
+        return (region(node), *kept) if kept else ()
+    below = node._bit_generator if isinstance(node, np.random.RandomState) else _seed_of(node)
+    if below is None:
+        return (region(node),)
+    return (region(node), region(below)) if type(below) in TRUSTED else ()
+
+
+def look(node: Any) -> Callable[[], Any] | None:
+    """A cheap function whose result changes whenever the state of Python's generator does, for a
+    Python where no memory tells of its second gaussian. None: read it every time."""
+    if type(node) is not random.Random or random.Random not in TRUSTED:
         return None
     memory = body(node).tobytes
-    if isinstance(node, random.Random):
-        return lambda: (memory(), node.gauss_next)  # type: ignore[attr-defined]
-    if isinstance(node, np.random.RandomState):
-        bits: Any = node._bit_generator
-        if type(bits) not in TRUSTED:
-            return None
-        below = body(bits).tobytes
-        return lambda: (memory(), below())
-    seed = _seed_of(node)
-    return memory if seed is None else lambda: (memory(), seed.n_children_spawned)
+    return lambda: (memory(), node.gauss_next)  # type: ignore[attr-defined]

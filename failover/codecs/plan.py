@@ -16,7 +16,7 @@ import random
 import sys
 import types
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -25,8 +25,9 @@ import numpy as np
 from dsec.errors import SnapshotError
 from dsec.failover.codecs import arrays, containers, generators, plain
 from dsec.failover.codecs.reading import MISSING, Reader, kinds_by_tag
-from dsec.failover.codecs.trackers import Edge, Reading, Restructured, encode, track
+from dsec.failover.codecs.trackers import Edge, Restructured, Tracked, encode, track
 from dsec.failover.codecs.writing import Closure, Kind, Refused, Writer
+from dsec.ipc.watch import Watch
 
 FORMAT = "dsec state 1"
 COMPILES_MAX = 100  # in a row: each takes one more edge out, so more means a graph that never rests
@@ -96,7 +97,10 @@ class AttributePlan:
         self._had_torch = False
         self._kinds = {**KINDS, **natives()}
         self._globals_too = globals_too
-        self._readings: list[Reading] = []
+        self._readings: list[Tracked] = []
+        self._watch = Watch(())
+        self._contents: list[Any] = []  # as they were read last, for what has not changed since
+        self._unwatched: set[int] = set()  # what is read every time
         self._heads = msgspec.Raw(b"\x90")
         self._known: dict[int, int] = {}
         self._where: list[tuple[int, Any]] = []
@@ -149,7 +153,7 @@ class AttributePlan:
         self._names = list(roots)
         refs: list[Any] = []
         heads: list[Any] = []
-        readings: list[Reading] = []
+        readings: list[Tracked] = []
         try:
             for name, root in roots.items():
                 writer.node, writer.key = -1, name
@@ -166,6 +170,8 @@ class AttributePlan:
         self._where, self._known = writer.parents, writer.index
         self._constants = writer.constants
         self._heads = msgspec.Raw(encode(heads))
+        self._watch = Watch([each.regions for each in readings])
+        self._contents = []
         return writer.counts
 
     def capture(self) -> bytes:
@@ -192,14 +198,22 @@ class AttributePlan:
 
     def _capture(self) -> bytes:
         writer = self._writer(number=len(self._readings))
-        contents: list[Any] = []
+        due: Iterable[int] = sorted(self._unwatched.union(self._watch.changed()))
+        if not self._contents:
+            due = range(len(self._readings))
+            self._contents = [None] * len(self._readings)
+            self._unwatched = {i for i in due if not self._readings[i].regions}
+        contents, number = self._contents, -1
         try:
-            for read in self._readings:
-                contents.append(read(writer))
+            for number in due:
+                contents[number] = content = self._readings[number].read(writer)
+                if type(content) is not msgspec.Raw:
+                    self._unwatched.add(number)
             heads, loose = self._capture_loose(writer)
         except Refused as error:
+            self._readings = []  # which have taken in what was refused; the next capture compiles
             if writer.node < 0:
-                writer.node = len(contents)
+                writer.node = number
             raise SnapshotError(self._sentence(writer, self._where, error)) from None
         return encode((FORMAT, self._names, self._root_refs, self._heads, contents, heads, loose))
 

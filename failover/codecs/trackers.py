@@ -1,9 +1,10 @@
 """How each node of a plan is read again quickly: see whether it changed, and only then work.
 
 Owns the caches of a compiled plan. A tracker gives the content of its node, as `Kind.read` would,
-and keeps it encoded while nothing changed. Whether something changed is decided by identity: a
-number or text that is the same object is the same value, and what refers to nodes refers to the
-same ones. What has no cheap test is read every time. Trackers hold what they compare with, so an
+encoded if it stays as it is while nothing changed. Whether something changed is decided by
+identity: a number or text that is the same object is the same value, and what refers to nodes
+refers to the same ones. Where memory shows each change (memory.py) the plan looks there and asks
+nobody; what has no cheap test is read every time. Trackers hold what they compare with, so an
 identity can't be re-used behind their back.
 
 An attribute that refers to a node and then to another one breaks the plan (`Restructured`): it is
@@ -15,16 +16,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from operator import is_
-from typing import Any
+from itertools import compress, count
+from operator import is_, is_not
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from dsec.failover.codecs import arrays, layouts
 from dsec.failover.codecs.containers import Container, Instance, fields_of, read_items, read_slots
+from dsec.failover.codecs.memory import of_dict
 from dsec.failover.codecs.reading import digest
 from dsec.failover.codecs.writing import CONSTANT, Kind, Writer
+from dsec.ipc.watch import Region
 
 encode = msgspec.msgpack.Encoder().encode
 BOX = ("gymnasium.spaces.box", "Box")
@@ -37,6 +41,19 @@ ALL = object()
 
 Edge = tuple[int, Any]
 Reading = Callable[[Writer], Any]
+
+
+class Tracked(NamedTuple):
+    """One node of a plan.
+
+    Attributes:
+        read: its content now. As long as that is encoded whole (`msgspec.Raw`) it stays what it is
+            until a region changes.
+        regions: memory that shows each change; empty where none does.
+    """
+
+    read: Reading
+    regions: tuple[Region, ...] = ()
 
 
 class Restructured(Exception):
@@ -66,7 +83,7 @@ class Fields:
         self._keys = tuple(self._items)
         self._seen = tuple(self._items.values())
         self._written, self._refers, self._fresh = [], [], []
-        self._names = [writer.value(key) for key in self._keys]
+        self._names = msgspec.Raw(encode([writer.value(key) for key in self._keys]))
         if not _alike(self._items):
             raise Restructured(None)  # such a mapping is read every time
         for i, (key, value) in enumerate(zip(self._keys, self._seen, strict=True)):
@@ -105,14 +122,14 @@ class Fields:
 
     def _update(self, values: tuple[Any, ...], writer: Writer) -> None:
         fresh = self._fresh
-        for i, (old, new) in enumerate(zip(self._seen, values, strict=True)):
-            if old is new or i in fresh:
+        for i in compress(count(), map(is_not, values, self._seen)):
+            if i in fresh:
                 continue
             if self._refers[i]:
                 raise Restructured((self._id, self._keys[i]))
             writer.key = self._keys[i]
             writer.referred = False
-            self._written[i] = writer.value(new)
+            self._written[i] = writer.value(values[i])
             if writer.referred:
                 fresh.append(i)
         self._seen = values
@@ -167,7 +184,7 @@ class Items:
         return self._encoded
 
 
-def _instance(node: Any, loose: set[Edge], writer: Writer) -> Reading:
+def _instance(node: Any, loose: set[Edge], writer: Writer) -> Tracked:
     items = fields_of(node)
     base = layouts.layout(type(node)) or object
     if (type(node).__module__, type(node).__name__) == BOX:
@@ -191,9 +208,11 @@ def _instance(node: Any, loose: set[Edge], writer: Writer) -> Reading:
 
     def read_plain(writer: Writer) -> Any:
         assert fields is not None
-        return [fields.read(writer), None, None]
+        written = [fields.read(writer), None, None]
+        return msgspec.Raw(encode(written)) if type(written[0]) is msgspec.Raw else written
 
-    return read_plain if fields is not None and not has_slots and base is object else read
+    plain = fields is not None and not has_slots and base is object
+    return Tracked(read_plain, of_dict(items)) if plain else Tracked(read)
 
 
 def _array(node: arrays.Array, kind: Kind, writer: Writer) -> Reading:
@@ -237,21 +256,25 @@ def _alike(items: dict[Any, Any]) -> bool:
     return set(map(type, items)) in (set(), {str}, {int}, {np.int64})
 
 
-def track(node: Any, kind: Kind, loose: set[Edge], writer: Writer) -> Reading:
+def track(node: Any, kind: Kind, loose: set[Edge], writer: Writer) -> Tracked:
     """How this node is read from now on; the nodes that it refers to get their numbers."""
     if isinstance(kind, Instance):
         return _instance(node, loose, writer)
     if isinstance(kind, Container) and kind.base is dict and _alike(node):
-        return Fields(node, node, loose, writer).read
+        return Tracked(Fields(node, node, loose, writer).read, of_dict(node))
     if isinstance(kind, Container) and kind.base in (list, deque):
-        return Items(node, loose, writer).read
+        return Tracked(Items(node, loose, writer).read)
     if isinstance(kind, arrays.ArrayKind) and type(node) is np.ndarray:
-        return _array(node, kind, writer)
+        return Tracked(_array(node, kind, writer))
+    find = getattr(kind, "regions", None)
+    if find is not None and (regions := find(node)):
+        kind.read(node, writer)
+        return Tracked(lambda writer: msgspec.Raw(encode(kind.read(node, writer))), regions)
     look = getattr(kind, "watch", None)
     if look is not None and (found := look(node)) is not None:
-        return watched(node, kind, found, writer)
+        return Tracked(watched(node, kind, found, writer))
     make = getattr(kind, "track", None)
     if make is not None:
-        return make(node)  # type: ignore[no-any-return]
+        return Tracked(make(node))
     kind.read(node, writer)
-    return lambda writer: kind.read(node, writer)
+    return Tracked(lambda writer: kind.read(node, writer))

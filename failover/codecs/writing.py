@@ -29,6 +29,7 @@ REF, TUPLE, BIGINT, SCALAR, GLOBAL, METHOD, KEEP, COMPLEX, FROZENSET, SUBTUPLE =
 PARTIAL, RANGE, SLICE, DTYPE, MEMBER, MODULE, ATOM, BOUND, TEXT, GENERATOR = range(10, 20)
 
 DEPTH_MAX = 200
+_OBJECT = np.dtype(object).num
 _INT64 = range(-(1 << 63), 1 << 64)
 
 
@@ -208,6 +209,8 @@ def _is_held(lock: Any) -> bool:
 
 def dtype_text(dtype: np.dtype[Any]) -> Any:
     """A dtype as text, or for structured ones as nested lists; `reading.as_dtype` undoes it."""
+    if dtype.isbuiltin == 1 and dtype.num != _OBJECT:
+        return dtype.str
     if dtype.hasobject:
         return "|O"
     if dtype.names is None and dtype.subdtype is None:
