@@ -139,7 +139,8 @@ class Failover:
 class AgentReport:
     """Where one agent stands. `state` is `starting`, `ready` (it waits for others to start),
     `running`, `done` or `quarantined`; `failovers` counts what it survived, `protection` says by
-    role how its state is kept."""
+    role how its state is kept; `chain` is the value of its hash chain at the end, in hexadecimal
+    digits."""
 
     name: str
     group: str
@@ -153,6 +154,7 @@ class AgentReport:
     protection: dict[Role, Protection] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     death: Death | None = None
+    chain: str = ""
 
     def count(self, said: AgentProgress | Finished) -> None:
         """Take over the recorder's totals."""
@@ -176,6 +178,7 @@ class AgentReport:
         if last is not None:
             self.count(last)
             self.lost, action = last.lost, last.action_last
+            self.chain = last.chain
             for i, each in enumerate(deaths):
                 own = each.seq_last if each.role is not Role.ENV else -1
                 seq = own if own >= 0 else max(each.seq_last, last.seq_last)

@@ -18,7 +18,7 @@ ffibuilder.set_source(
     "dsec.ipc._ring",
     '#include "ring.h"',
     sources=[f"dsec/ipc/{name}" for name in SOURCES],
-    depends=["dsec/ipc/ring.h", "dsec/ipc/ring.cdef.h"],
+    depends=["dsec/ipc/ring.h", "dsec/ipc/record.h", "dsec/ipc/ring.cdef.h"],
     include_dirs=["dsec/ipc"],
     extra_compile_args=[
         "-O2",

@@ -345,7 +345,8 @@ class Finished(Frame, tag="finished", frozen=True):
 
     `clean`: all three ends were seen. `seq_last` is the last observation published, `action_last`
     the last action published, in words; `lost` counts published transitions missing in the
-    journal, from sequence numbers.
+    journal, from sequence numbers. `chain` is the value of the hash chain after the last one that
+    is committed, in hexadecimal digits; empty if it is unknown.
     """
 
     agent: str
@@ -357,6 +358,7 @@ class Finished(Frame, tag="finished", frozen=True):
     seq_committed: int
     action_last: str
     lost: int
+    chain: str = ""
 
 
 class Finish(Frame, tag="finish", frozen=True):

@@ -75,9 +75,10 @@ class EnvRecord:
         layout: the observation's layout, which starts at `obs_off`.
         reward_off, flags_off, obs_off: offsets in bytes from the payload's start.
         fixed_bytes: size without the tail, which follows at this offset.
+        final, final_stride: the layout of a terminal observation, and what its slot takes.
     """
 
-    __slots__ = ("_final", "_stride", "fixed_bytes", "flags_off", "layout", "n", "obs_off")
+    __slots__ = ("final", "final_stride", "fixed_bytes", "flags_off", "layout", "n", "obs_off")
     reward_off = 0
 
     def __init__(self, obs_space: Space[Any], n: int) -> None:
@@ -86,8 +87,8 @@ class EnvRecord:
         self.flags_off = 8 * n
         self.obs_off = align(9 * n, LEAF_ALIGN)
         self.fixed_bytes = self.obs_off + self.layout.nbytes
-        self._final = Layout(obs_space, 1, "observation")
-        self._stride = align(self._final.nbytes, LEAF_ALIGN)
+        self.final = Layout(obs_space, 1, "observation")
+        self.final_stride = align(self.final.nbytes, LEAF_ALIGN)
 
     def views(self, buffer: Buffer, offset: int = 0) -> EnvViews:
         """Return the record at `offset` as arrays on that memory, read-only where it is."""
@@ -133,14 +134,14 @@ class EnvRecord:
         indices = sorted(finals)
         if indices[0] < 0 or indices[-1] >= self.n:
             raise LocalError(f"terminal observations of {indices} for {self.n} environments")
-        out = bytearray(_EXTRAS_HEAD.size + len(indices) * self._stride)
+        out = bytearray(_EXTRAS_HEAD.size + len(indices) * self.final_stride)
         at = _EXTRAS_HEAD.size
         variable = b""
         for i in indices:
-            views = self._final.views(out, at)
-            self._final.write(views, 0, finals[i])
-            variable += self._final.pack(views)
-            at += self._stride
+            views = self.final.views(out, at)
+            self.final.write(views, 0, finals[i])
+            variable += self.final.pack(views)
+            at += self.final_stride
         _EXTRAS_HEAD.pack_into(out, 0, len(indices), len(variable), 0, 0)
         del views  # which keeps `out` from growing
         out += struct.pack(f"<{len(indices)}I", *indices)
@@ -162,7 +163,7 @@ class EnvRecord:
         if len(data) < _EXTRAS_HEAD.size:
             raise PeerError(f"extras of {len(data)} bytes")
         count, nbytes, *reserved = _EXTRAS_HEAD.unpack_from(data)
-        indices_at = _EXTRAS_HEAD.size + count * self._stride
+        indices_at = _EXTRAS_HEAD.size + count * self.final_stride
         variable_at = indices_at + 4 * count
         infos_at = variable_at + nbytes
         if any(reserved) or count > self.n or infos_at > len(data):
@@ -172,9 +173,9 @@ class EnvRecord:
             raise PeerError(f"terminal observations of environments {indices} of {self.n}")
         finals = {}
         for k, i in enumerate(indices):
-            views = self._final.views(data, _EXTRAS_HEAD.size + k * self._stride)
-            variable_at += self._final.unpack(views, data[variable_at:infos_at])
-            finals[i] = self._final.read(views, 0)
+            views = self.final.views(data, _EXTRAS_HEAD.size + k * self.final_stride)
+            variable_at += self.final.unpack(views, data[variable_at:infos_at])
+            finals[i] = self.final.read(views, 0)
         if infos_at == len(data):
             return finals, [{} for _ in range(self.n)]
         infos = values.decode(data[infos_at:])

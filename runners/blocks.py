@@ -15,6 +15,10 @@ transition count, first sequence number, payload length, the lengths of the firs
 parts of a batch, the payload's checksum and, last, its own. Both checksums are xxh3-64; that of a
 header is seeded with its place in the file, so a block in the wrong place is no block.
 
+A batch ends with a trailer: the agent's hash chain at every boundary in it and at its end (marks
+of sml/chain.py), then 16 bytes that say how many marks there are and how many steps of the agent
+were lost with their environment so far. Who only wants these reads nothing else.
+
 Two kinds of damage are told apart. A *torn tail* is what a killed writer leaves: the file ends
 inside a block, or in zeros (a file system that kept the size and lost the data). It is no error:
 the recording ends at the last whole block. Anything else that doesn't add up, one flipped bit
@@ -34,8 +38,9 @@ import msgspec
 import xxhash
 
 from dsec.errors import JournalError
+from dsec.sml.chain import MARK_BYTES, Mark, unpack
 
-VERSION: Final = 1
+VERSION: Final = 2
 ALIGN: Final = 64
 BLOCK_BYTES_MAX: Final = 1 << 40
 
@@ -44,6 +49,7 @@ _FILE_HEADER: Final = struct.Struct("<8sI44xQ")
 _BLOCK_MAGIC: Final = b"DSJB"
 _BLOCK_HEADER: Final = struct.Struct("<4sIIIqQQQQQ")
 _CHECKSUM: Final = struct.Struct("<Q")
+_TRAILER: Final = struct.Struct("<QII")
 _ZEROS: Final = bytes(ALIGN)
 _SCAN_CHUNK_BYTES: Final = 1 << 20
 
@@ -98,6 +104,28 @@ class Abandoned(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
+class Trailer:
+    """What stands at the end of a batch.
+
+    Attributes:
+        marks: the agent's chain at the batch's boundaries and, last, at its end; packed.
+        lost: steps of the agent so far that were lost with their environment.
+    """
+
+    marks: bytes | memoryview = b""
+    lost: int = 0
+
+    @property
+    def last(self) -> Mark | None:
+        """The chain at the batch's end."""
+        return unpack(self.marks[-MARK_BYTES:])[0] if self.marks else None
+
+    def pack(self) -> bytes:
+        """As bytes."""
+        return b"".join((self.marks, _TRAILER.pack(self.lost, len(self.marks) // MARK_BYTES, 0)))
+
+
+@dataclass(frozen=True, slots=True)
 class Block:
     """One block, read and verified.
 
@@ -113,6 +141,7 @@ class Block:
     count: int
     first_seq: int
     parts: tuple[memoryview, memoryview, memoryview]
+    trailer: Trailer = Trailer()
 
 
 @dataclass(slots=True)
@@ -175,6 +204,15 @@ class Header:
 _Payload = TypeVar("_Payload", bound=msgspec.Struct)
 
 
+def unpack_block(fd: int, header: Header, path: str, kind: type[_Payload]) -> _Payload:
+    """Read a block that holds one value.
+
+    Raises:
+        JournalError: it is damaged.
+    """
+    return _unpack(read_block(fd, header, path), kind)
+
+
 def _unpack(block: Block, kind: type[_Payload]) -> _Payload:
     try:
         return msgspec.msgpack.decode(block.parts[0], type=kind)
@@ -186,6 +224,19 @@ def file_header() -> bytes:
     """The first 64 bytes of every journal of this version."""
     head = _FILE_HEADER.pack(_FILE_MAGIC, VERSION, 0)[:-8]
     return head + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(head))
+
+
+def _why_not(head: bytes) -> str:
+    """What is wrong with the first bytes of a file that should be a journal."""
+    if head[:8] != _FILE_MAGIC:
+        return "it is no journal"
+    if len(head) == ALIGN and _CHECKSUM.unpack(head[-8:])[0] == xxhash.xxh3_64_intdigest(head[:-8]):
+        found = _FILE_HEADER.unpack(head)[1]
+        return (
+            f"a journal of version {found}; this dsec-kernel reads version {VERSION}. Read it with"
+            " the one that wrote it"
+        )
+    return "damaged at offset 0, or written by another version of dsec-kernel"
 
 
 def _damaged(path: str, offset: int, what: str) -> JournalError:
@@ -249,8 +300,41 @@ def read_block(fd: int, header: Header, path: str) -> Block:
     if xxhash.xxh3_64_intdigest(payload) != header.checksum or any(view[header.length :]):
         raise _damaged(path, header.offset, "the block's checksum is wrong")
     cut = header.env_bytes + header.policy_bytes
-    parts = (payload[: header.env_bytes], payload[header.env_bytes : cut], payload[cut:])
-    return Block(header.offset, header.kind, header.agent, header.count, header.first_seq, parts)
+    trailer, end = Trailer(), header.length
+    if header.kind is Kind.BATCH:
+        trailer, end = _open_trailer(payload[cut:], header, path)
+    parts = (payload[: header.env_bytes], payload[header.env_bytes : cut], payload[cut:end])
+    return Block(
+        header.offset, header.kind, header.agent, header.count, header.first_seq, parts, trailer
+    )
+
+
+def _open_trailer(data: memoryview, header: Header, path: str) -> tuple[Trailer, int]:
+    """The trailer at the end of a payload's third part, and where in the payload it begins."""
+    if len(data) >= _TRAILER.size:
+        lost, count, _ = _TRAILER.unpack(data[-_TRAILER.size :])
+        begin = len(data) - _TRAILER.size - count * MARK_BYTES
+        if begin >= 0:
+            at = header.length - len(data) + begin
+            return Trailer(data[begin : -_TRAILER.size], lost), at
+    raise _damaged(path, header.offset, "a batch without a trailer")
+
+
+def read_trailer(fd: int, header: Header, path: str) -> Trailer:
+    """Read only a batch's trailer. What is checked is its form: the checksum is of the whole block.
+
+    Raises:
+        JournalError: there is none.
+    """
+    end = header.offset + ALIGN + header.length
+    most = header.length - header.env_bytes - header.policy_bytes
+    foot = os.pread(fd, min(_TRAILER.size, most), end - min(_TRAILER.size, most))
+    size = _TRAILER.size
+    if len(foot) == size:
+        size += _TRAILER.unpack(foot)[1] * MARK_BYTES
+    if size <= most:
+        foot = os.pread(fd, size, end - size)
+    return _open_trailer(memoryview(foot), header, path)[0]
 
 
 def _zeros_from(fd: int, offset: int) -> bool:
@@ -273,10 +357,7 @@ def scan(fd: int, path: str, *, salvage: bool = False, cut_last: bool = False) -
     size = os.fstat(fd).st_size
     head = os.pread(fd, ALIGN, 0)
     if head != file_header()[: len(head)]:
-        what = "it is no journal"
-        if head[:8] == _FILE_MAGIC:
-            what = "damaged at offset 0, or written by another version of dsec-kernel"
-        raise JournalError(f"{path}: {what}")
+        raise JournalError(f"{path}: {_why_not(head)}")
     offset = ALIGN if size >= ALIGN else 0
     while ALIGN <= offset < size:
         try:

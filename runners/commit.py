@@ -24,7 +24,7 @@ from typing import Final
 import msgspec
 
 from dsec.ipc.frames import AnyFrame, Corrupt, DiskFull, DiskOk
-from dsec.runners.journal import Abandoned, DiskError, JournalWriter, Kind
+from dsec.runners.journal import Abandoned, DiskError, JournalWriter, Kind, Trailer
 from dsec.runners.track import Track
 
 BATCH_BYTES_MAX: Final = 4 << 20
@@ -171,6 +171,7 @@ class Committer:
                 agent=track.index,
                 count=batch.count,
                 first_seq=batch.first_seq,
+                trailer=track.trailer,
             )
         track.committed()
         self.changed[track.name] = track
@@ -185,11 +186,19 @@ class Committer:
         self._declared += 1
 
     def _append(
-        self, kind: Kind, *parts: bytes | memoryview, agent: int, count: int = 0, first_seq: int = 0
+        self,
+        kind: Kind,
+        *parts: bytes | memoryview,
+        agent: int,
+        count: int = 0,
+        first_seq: int = 0,
+        trailer: Trailer | None = None,
     ) -> None:
         """Append to the journal, if there is one."""
         if self._journal is not None:
-            self._journal.append(kind, *parts, agent=agent, count=count, first_seq=first_seq)
+            self._journal.append(
+                kind, *parts, agent=agent, count=count, first_seq=first_seq, trailer=trailer
+            )
 
     def _disk_refused(self, track: Track, message: str, now: float) -> None:
         """Wait with everything and try this agent again, or give up if that lasts."""

@@ -217,7 +217,7 @@ def _keep_remainders(journal: JournalReader, path: Path) -> bool:
             writer.append(Kind.DECLARATION, msgspec.msgpack.encode(declared), agent=number)
             for offset in extra[agent.declaration.index]:
                 block = journal.read(offset)
-                writer.append(block.kind, *block.parts, agent=number)
+                writer.append(block.kind, *block.parts, agent=number, trailer=block.trailer)
         writer.append(Kind.CLOSED)
         writer.sync()
         temporary.replace(path)

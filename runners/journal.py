@@ -30,10 +30,12 @@ from dsec.runners.blocks import (
     Index,
     Kind,
     Run,
+    Trailer,
     file_header,
     pack_header,
     parse_header,
     read_block,
+    read_trailer,
     scan,
 )
 
@@ -49,6 +51,7 @@ __all__ = [
     "JournalWriter",
     "Kind",
     "Run",
+    "Trailer",
 ]
 
 FILE_NAME: Final = "journal.dsj"
@@ -118,16 +121,19 @@ class JournalWriter:
         agent: int = 0,
         count: int = 0,
         first_seq: int = 0,
+        trailer: Trailer | None = None,
     ) -> None:
-        """Append one block; its payload is the three parts, which are written as they lie.
+        """Append one block; its payload is the three parts, which are written as they lie, and
+        behind a batch its trailer.
 
         Raises:
             DiskError: nothing was appended; the same call may be made again.
             JournalError: the writer is closed or the file can't be written at all.
         """
-        length = len(env) + len(policy) + len(reward)
+        last = (trailer or Trailer()).pack() if kind is Kind.BATCH else b""
+        length = len(env) + len(policy) + len(reward) + len(last)
         digest = xxhash.xxh3_64()
-        parts = [part for part in (env, policy, reward) if len(part)]
+        parts = [part for part in (env, policy, reward, last) if len(part)]
         for part in parts:
             digest.update(part)
         header = Header(
@@ -248,22 +254,30 @@ class JournalReader:
         """
         if self._fd < 0:
             raise JournalError(f"the journal {self.path} is closed")
-        head = os.pread(self._fd, ALIGN, offset)
-        return read_block(self._fd, parse_header(head, offset, str(self.path)), str(self.path))
+        return read_block(self._fd, self._header(offset), str(self.path))
+
+    def _header(self, offset: int) -> Header:
+        return parse_header(os.pread(self._fd, ALIGN, offset), offset, str(self.path))
 
     def blocks(self) -> Iterator[Block]:
         """All whole blocks, in file order, each verified."""
         offset = ALIGN
         while offset < self.index.end:
-            block = self.read(offset)
-            yield block
-            length = sum(len(part) for part in block.parts)
-            offset += ALIGN + length + -length % ALIGN
+            yield self.read(offset)
+            offset = self._header(offset).end
 
     def batches(self, agent: int) -> Iterator[Block]:
         """The batches of one agent, in order."""
         for offset in self.index.agents[agent].batches:
             yield self.read(offset)
+
+    def trailer(self, offset: int) -> Trailer:
+        """The trailer of the batch at `offset`, without the batch.
+
+        Raises:
+            JournalError: it is damaged, or no batch begins there.
+        """
+        return read_trailer(self._fd, self._header(offset), str(self.path))
 
     def close(self) -> None:
         """Close the file; again is no error."""

@@ -23,19 +23,22 @@ from dsec.ipc.join import Batch, Join, iter_records
 from dsec.ipc.layout import FLAG_INFRA, EnvRecord, Layout, decode_spaces
 from dsec.ipc.ring import FLAG_END, KIND_ACTION, KIND_OBS, KIND_REWARD, Outbox, Peer, Reader
 from dsec.ipc.segment import ProgressWord
-from dsec.runners.journal import AgentIndex, Declaration, JournalReader
+from dsec.runners.chained import shape_of
+from dsec.runners.journal import AgentIndex, Declaration, JournalReader, Trailer
 from dsec.runners.records import Decoder
 from dsec.runners.words import action_words
+from dsec.sml.chain import Chain, Shape
 
 RETURNS_KEPT: Final = 100
 _WRITERS: Final = (Role.ENV, Role.POLICY, Role.REWARD)
 
 
 @functools.lru_cache(maxsize=64)
-def _layouts(spaces: bytes, n: int) -> tuple[EnvRecord, Layout]:
+def _layouts(spaces: bytes, n: int) -> tuple[EnvRecord, Layout, Shape]:
     """The layouts of a group's agents, which are all alike."""
     obs_space, action_space = decode_spaces(spaces)
-    return EnvRecord(obs_space, n), Layout(action_space, n, "action")
+    env, actions = EnvRecord(obs_space, n), Layout(action_space, n, "action")
+    return env, actions, shape_of(env, actions)
 
 
 class Track:
@@ -48,7 +51,9 @@ class Track:
 
     Attributes:
         index: the agent's number in the journal, -1 as long as it is not declared there.
-        batch: taken from the rings and not yet written.
+        batch: taken from the rings and not yet written; `trailer` goes behind it.
+        link: the value of the hash chain after what is written, in hexadecimal digits; empty where
+            a record makes no sense, or it was lost with a recorder that recorded nothing.
         seq_committed: last transition that is written, -1 before the first.
         abandoned: the kernel has fenced the writers: what isn't there now never comes.
         corrupt: what is wrong with a ring; empty if nothing is. `corrupt_told`: the kernel knows.
@@ -76,7 +81,7 @@ class Track:
         self._peers: dict[int, Peer] = {}
         self._recorded = recorded
         self._outbox, readers, (phase, _, told) = self._attach(wire, fds)
-        self._env, self._actions = _layouts(wire.spaces, wire.num_envs)
+        self._env, self._actions, shape = _layouts(wire.spaces, wire.num_envs)
         self._wire = wire
         self.seq_committed = past.seq_committed if past else -1
         if not recorded:
@@ -90,6 +95,9 @@ class Track:
             first_seq=self.seq_committed + 1,
         )
         self.batch: Batch | None = None
+        self.trailer = Trailer()
+        self._chain: Chain | None = Chain(shape) if self.seq_committed < 0 else None
+        self.link = self._chain.value.hex() if self._chain is not None else ""
         self.abandoned = False
         self.remainder_written = False
         self.corrupt = ""
@@ -107,7 +115,7 @@ class Track:
         self._saw_end = not recorded and phase is Phase.CLOSE
         self._policy_bytes: bytes | memoryview = b""
         if past is not None:
-            self._resume(past, journal)
+            self._resume(past, journal, shape)
 
     def _attach(
         self, wire: Wire, fds: Sequence[int]
@@ -155,7 +163,7 @@ class Track:
             fixed_bytes=record.fixed_bytes,
         )
 
-    def _resume(self, past: AgentIndex, journal: JournalReader | None) -> None:
+    def _resume(self, past: AgentIndex, journal: JournalReader | None, shape: Shape) -> None:
         """Add up what the journal holds, and find out whether the end was seen."""
         was = past.declaration
         if was != self.declaration(was.index):
@@ -185,6 +193,9 @@ class Track:
         for i, value in enumerate(running.tolist()):
             self._join.c.running[i] = value
         if block is not None:
+            mark = block.trailer.last
+            self._chain = Chain(shape, mark) if mark is not None else None
+            self.link = mark.value.hex() if mark is not None else ""
             self._policy_bytes = block.parts[1]
             *_, last = iter_records(block.parts[0])
             # The ends of the other two carry no data, and may be given back already.
@@ -220,7 +231,22 @@ class Track:
                 self.batch = self._join.take(bytes_max)
             except CorruptRingError as error:
                 self.corrupt = str(error)
+            if self.batch is not None:
+                self.trailer = self._trailer(self.batch)
         return self.batch
+
+    def _trailer(self, batch: Batch) -> Trailer:
+        """What goes behind a batch in the journal."""
+        marks: bytes | memoryview = b""
+        if self._chain is not None:
+            try:
+                marks = self._chain.take(batch.env, batch.policy, batch.reward, batch.count)
+            except JournalError:
+                # What an env says beside its observations may be nonsense. It is journaled as it
+                # is, whoever reads it is told, and from here on nobody vouches for the agent.
+                self._chain = None
+        made = self._steps + batch.steps
+        return Trailer(marks, (batch.first_seq + batch.count) * self._wire.num_envs - made)
 
     def committed(self) -> None:
         """The batch is written: give its records back to their writers."""
@@ -232,6 +258,7 @@ class Track:
             self._outbox.enter(phase, batch.first_seq + batch.count)
         self._join.release()
         self.batch = None
+        self.link = self._chain.value.hex() if self._chain is not None else ""
         self.seq_committed = batch.first_seq + batch.count - 1
         self.saw_first = True
         if batch.count:
@@ -293,6 +320,7 @@ class Track:
             seq_committed=self.seq_committed,
             action_last=action_words(self._actions, policy[1]) if policy is not None else "",
             lost=complete - self.seq_committed,
+            chain=self.link,
         )
 
     def close(self) -> None:

@@ -136,6 +136,7 @@ typedef struct {
 /* ---- xxh3.c */
 uint64_t asa_xxh3(const void *data, uint64_t nbytes);
 uint64_t asa_xxh3_plain(const void *data, uint64_t nbytes);
+void asa_xxh3_128(const void *data, uint64_t nbytes, uint8_t *out);
 
 /* ---- arena.c */
 int asa_arena_open(asa_arena *a, uint64_t grains);

@@ -20,6 +20,8 @@
 
 #include "pool.cdef.h"
 
+#include "chain.cdef.h"
+
 #if !defined(__BYTE_ORDER__) || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "segments are little endian"
 #endif

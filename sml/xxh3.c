@@ -1,7 +1,8 @@
-/* The 64-bit XXH3 hash without a seed, written from its specification.
+/* The 64-bit and the 128-bit XXH3 hash without a seed, written from their specification.
  *
- * Here so that readers can prove a body in C; what it gives is what `xxhash.xxh3_64` gives, and a
- * test compares the two over all lengths at which the algorithm changes.
+ * Here so that readers can prove a body in C, and the hash chain costs next to nothing. What they
+ * give is what `xxhash.xxh3_64` and `xxhash.xxh3_128` give, and a test compares them over all
+ * lengths at which the algorithms change.
  */
 #include <string.h>
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -133,12 +134,10 @@ static uint64_t up_to_240(const uint8_t *in, uint64_t n)
 
 static const uint64_t lanes[8] = {P32_3, P64_1, P64_2, P64_3, P64_4, P32_2, P64_5, P32_1};
 
-static uint64_t merge(const uint64_t *lane, uint64_t n)
+static uint64_t merge(const uint64_t *lane, const uint8_t *key, uint64_t h)
 {
-    uint64_t h = n * P64_1;
     for (int i = 0; i < 4; i++)
-        h += fold(lane[2 * i] ^ read64(secret + 11 + 16 * i),
-                  lane[2 * i + 1] ^ read64(secret + 19 + 16 * i));
+        h += fold(lane[2 * i] ^ read64(key + 16 * i), lane[2 * i + 1] ^ read64(key + 8 + 16 * i));
     return avalanche(h);
 }
 
@@ -153,10 +152,9 @@ static void accumulate(uint64_t *lane, const uint8_t *in, const uint8_t *key)
         lane[i] += data[i ^ 1] + (keyed[i] & 0xffffffffu) * (keyed[i] >> 32);
 }
 
-static uint64_t long_ones(const uint8_t *in, uint64_t n)
+static void long_ones(const uint8_t *in, uint64_t n, uint64_t *lane)
 {
-    uint64_t lane[8];
-    memcpy(lane, lanes, sizeof lane);
+    memcpy(lane, lanes, sizeof lanes);
     const uint64_t stripes = (n - 1) / STRIPE;
     for (uint64_t i = 0; i < stripes; i++) {
         uint64_t turn = i % BLOCK_STRIPES;
@@ -168,7 +166,6 @@ static uint64_t long_ones(const uint8_t *in, uint64_t n)
             }
     }
     accumulate(lane, in + n - STRIPE, LAST_KEY);
-    return merge(lane, n);
 }
 
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -198,7 +195,7 @@ WIDE static inline __m256i wide_scramble(__m256i lane, const uint8_t *key)
     return _mm256_add_epi64(low, _mm256_slli_epi64(high, 32));
 }
 
-WIDE static uint64_t wide_long_ones(const uint8_t *in, uint64_t n)
+WIDE static void wide_long_ones(const uint8_t *in, uint64_t n, uint64_t *lane)
 {
     __m256i a = wide((const uint8_t *)lanes), b = wide((const uint8_t *)(lanes + 4));
     const uint64_t stripes = (n - 1) / STRIPE;
@@ -216,30 +213,139 @@ WIDE static uint64_t wide_long_ones(const uint8_t *in, uint64_t n)
     }
     a = wide_step(a, in + n - STRIPE, LAST_KEY);
     b = wide_step(b, in + n - 32, LAST_KEY + 32);
-    uint64_t lane[8];
     _mm256_storeu_si256((__m256i *)(void *)lane, a);
     _mm256_storeu_si256((__m256i *)(void *)(lane + 4), b);
-    return merge(lane, n);
 }
 #else
 #define wide_long_ones long_ones
 #define __builtin_cpu_supports(name) 0
 #endif
 
+typedef void summing(const uint8_t *in, uint64_t n, uint64_t *lane);
+
+static summing *quickest(void)
+{
+    return __builtin_cpu_supports("avx2") ? wide_long_ones : long_ones;
+}
+
+static uint64_t hash64(const uint8_t *in, uint64_t n, summing *sum)
+{
+    if (n <= 16)
+        return up_to_16(in, n);
+    if (n <= 128)
+        return up_to_128(in, n);
+    if (n <= 240)
+        return up_to_240(in, n);
+    uint64_t lane[8];
+    sum(in, n, lane);
+    return merge(lane, secret + 11, n * P64_1);
+}
+
 /* XXH3_64bits of `nbytes` bytes at `data`. */
 uint64_t asa_xxh3(const void *data, uint64_t nbytes)
 {
-    if (nbytes <= 16)
-        return up_to_16(data, nbytes);
-    if (nbytes <= 128)
-        return up_to_128(data, nbytes);
-    if (nbytes <= 240)
-        return up_to_240(data, nbytes);
-    return __builtin_cpu_supports("avx2") ? wide_long_ones(data, nbytes) : long_ones(data, nbytes);
+    return hash64(data, nbytes, quickest());
 }
 
 /* The same by plain C, for the test of it on processors that would never take that way. */
 uint64_t asa_xxh3_plain(const void *data, uint64_t nbytes)
 {
-    return nbytes > 240 ? long_ones(data, nbytes) : asa_xxh3(data, nbytes);
+    return hash64(data, nbytes, long_ones);
+}
+
+/* ------------------------------------------------------------------ 128 bits */
+
+typedef struct {
+    uint64_t low, high;
+} pair;
+
+static pair multiply(uint64_t a, uint64_t b)
+{
+    unsigned __int128 product = (unsigned __int128)a * b;
+    return (pair){(uint64_t)product, (uint64_t)(product >> 64)};
+}
+
+static pair pair_up_to_16(const uint8_t *in, uint64_t n)
+{
+    if (n > 8) {
+        uint64_t low = read64(in), high = read64(in + n - 8);
+        pair m = multiply(low ^ high ^ read64(secret + 32) ^ read64(secret + 40), P64_1);
+        m.low += (n - 1) << 54;
+        high ^= read64(secret + 48) ^ read64(secret + 56);
+        m.high += high + (uint64_t)(uint32_t)high * (P32_2 - 1);
+        m.low ^= __builtin_bswap64(m.high);
+        pair h = multiply(m.low, P64_2);
+        h.high += m.high * P64_2;
+        return (pair){avalanche(h.low), avalanche(h.high)};
+    }
+    if (n >= 4) {
+        uint64_t both = read32(in) + ((uint64_t)read32(in + n - 4) << 32);
+        pair m = multiply(both ^ read64(secret + 16) ^ read64(secret + 24), P64_1 + (n << 2));
+        m.high += m.low << 1;
+        m.low ^= m.high >> 3;
+        m.low ^= m.low >> 35;
+        m.low *= 0x9fb21c651e98df25ull;
+        m.low ^= m.low >> 28;
+        return (pair){m.low, avalanche(m.high)};
+    }
+    if (n == 0)
+        return (pair){avalanche_old(read64(secret + 64) ^ read64(secret + 72)),
+                      avalanche_old(read64(secret + 80) ^ read64(secret + 88))};
+    uint32_t all = (uint32_t)in[0] << 16 | (uint32_t)in[n >> 1] << 24 | in[n - 1] |
+                   (uint32_t)n << 8;
+    uint32_t turned = __builtin_bswap32(all);
+    turned = turned << 13 | turned >> 19;
+    return (pair){avalanche_old(all ^ (uint64_t)(read32(secret) ^ read32(secret + 4))),
+                  avalanche_old(turned ^ (uint64_t)(read32(secret + 8) ^ read32(secret + 12)))};
+}
+
+static void mix32(pair *h, const uint8_t *one, const uint8_t *other, const uint8_t *key)
+{
+    h->low += mix16(one, key);
+    h->low ^= read64(other) + read64(other + 8);
+    h->high += mix16(other, key + 16);
+    h->high ^= read64(one) + read64(one + 8);
+}
+
+static pair pair_of(pair h, uint64_t n)
+{
+    uint64_t high = h.low * P64_1 + h.high * P64_4 + n * P64_2;
+    return (pair){avalanche(h.low + h.high), 0 - avalanche(high)};
+}
+
+static pair pair_up_to_240(const uint8_t *in, uint64_t n)
+{
+    pair h = {n * P64_1, 0};
+    if (n <= 128) {
+        for (uint64_t i = (n - 1) / 32 + 1; i-- > 0;)
+            mix32(&h, in + 16 * i, in + n - 16 * (i + 1), secret + 32 * i);
+        return pair_of(h, n);
+    }
+    for (uint64_t i = 0; i < 128; i += 32)
+        mix32(&h, in + i, in + i + 16, secret + i);
+    h = (pair){avalanche(h.low), avalanche(h.high)};
+    for (uint64_t i = 128; i + 32 <= n; i += 32)
+        mix32(&h, in + i, in + i + 16, secret + 3 + (i - 128));
+    mix32(&h, in + n - 16, in + n - 32, secret + 136 - 17 - 16);
+    return pair_of(h, n);
+}
+
+/* XXH3_128bits of `nbytes` bytes at `data`, as the 16 bytes that its canonical form has: most
+ * significant first. */
+void asa_xxh3_128(const void *data, uint64_t nbytes, uint8_t *out)
+{
+    pair h;
+    if (nbytes <= 16) {
+        h = pair_up_to_16(data, nbytes);
+    } else if (nbytes <= 240) {
+        h = pair_up_to_240(data, nbytes);
+    } else {
+        uint64_t lane[8];
+        quickest()(data, nbytes, lane);
+        h.low = merge(lane, secret + 11, nbytes * P64_1);
+        h.high = merge(lane, secret + SECRET_BYTES - STRIPE - 11, ~(nbytes * P64_2));
+    }
+    h = (pair){__builtin_bswap64(h.low), __builtin_bswap64(h.high)};
+    memcpy(out, &h.high, 8);
+    memcpy(out + 8, &h.low, 8);
 }

@@ -1,7 +1,8 @@
 """Steps counted in the journal itself, for a run whose recorder could not tell them to the end.
 
 A recorder that is killed for good, or that a second interrupt doesn't wait for, has written more
-than it has told. Only the blocks' headers are read: the supervisor has no numpy, and needs none.
+than it has told. Only what says how much a block holds is read: the supervisor has no numpy, and
+needs none.
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ def recount(report: RunReport, run_dir: Path) -> None:
         with JournalReader(run_dir / FILE_NAME, salvage=True) as journal:
             for each in journal.index.agents:
                 agent = report.agents.get(each.declaration.agent)
-                if agent is not None:
-                    written = (each.seq_committed + 1) * each.declaration.num_envs
-                    agent.steps = max(agent.steps, written)
+                if agent is None:
+                    continue
+                # Of all batches up to the last, the steps that nobody made because of a death.
+                lost = journal.trailer(each.batches[-1]).lost if each.batches else 0
+                written = (each.seq_committed + 1) * each.declaration.num_envs - lost
+                agent.steps = max(agent.steps, written)
     except JournalError:
         return

@@ -89,6 +89,7 @@ def details(report: RunReport, ledger: Ledger | None = None) -> dict[str, Any]:
                     _number(agent.return_sum / agent.episodes) if agent.episodes else None
                 ),
                 "lost": agent.lost,
+                "chain": agent.chain or None,
                 "pss_peak_bytes": peaks.get(agent.name),
                 "failovers": agent.failovers,
                 "protection": {

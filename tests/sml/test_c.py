@@ -73,3 +73,6 @@ def test_the_hash_is_xxh3() -> None:
         buffer = ffi.from_buffer("uint8_t[]", data)
         for function in (lib.asa_xxh3, lib.asa_xxh3_plain):
             assert function(buffer, nbytes) == xxhash.xxh3_64_intdigest(data), nbytes
+        out = bytearray(16)
+        lib.asa_xxh3_128(buffer, nbytes, ffi.from_buffer("uint8_t[]", out))
+        assert out == xxhash.xxh3_128_digest(data), nbytes
