@@ -127,7 +127,8 @@ class RowChain:
             for place, leaf in zip(layout.order, leaves, strict=True)
             if isinstance(place, Leaf)
         ]
-        fixed = np.concatenate(columns, axis=1) if len(columns) != 1 else columns[0]
+        nothing = np.zeros((count, 0), np.uint8)
+        fixed = columns[0] if len(columns) == 1 else np.concatenate([nothing, *columns], axis=1)
         if not layout.variable:
             return chain.hash_rows(np.ascontiguousarray(fixed).data, fixed.shape[1], count)
         loose = [

@@ -164,7 +164,7 @@ def _write_group(
                     table.add(number, rows)
             except JournalError as error:
                 troubles.append(str(error))
-            parts.append(_part(agent, first, table.rows - first))
+            parts.append(_part(journal, agent, first, table.rows - first))
         run = journal.index.run
         metadata = Metadata(
             version=METADATA_VERSION,
@@ -182,8 +182,9 @@ def _write_group(
     return troubles
 
 
-def _part(agent: AgentIndex, first_row: int, rows: int) -> AgentPart:
+def _part(journal: JournalReader, agent: AgentIndex, first_row: int, rows: int) -> AgentPart:
     declared, lost = agent.declaration, agent.abandoned
+    link = journal.link(agent)
     return AgentPart(
         agent=declared.agent,
         first_row=first_row,
@@ -192,6 +193,9 @@ def _part(agent: AgentIndex, first_row: int, rows: int) -> AgentPart:
         abandoned=lost is not None,
         cause=lost.cause if lost else "",
         action_last=lost.action_last if lost else "",
+        committed=agent.seq_committed + 1,
+        chain=link.hex(),
+        marks=b"".join(journal.marks(agent)).hex() if link else "",
     )
 
 

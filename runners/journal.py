@@ -38,6 +38,7 @@ from dsec.runners.blocks import (
     read_trailer,
     scan,
 )
+from dsec.sml.chain import MARK_EVERY, START, unpack
 
 __all__ = [
     "FILE_NAME",
@@ -278,6 +279,31 @@ class JournalReader:
             JournalError: it is damaged, or no batch begins there.
         """
         return read_trailer(self._fd, self._header(offset), str(self.path))
+
+    def link(self, agent: AgentIndex) -> bytes:
+        """The value of an agent's hash chain after all that is journaled of it; empty where nobody
+        vouches for it.
+
+        Raises:
+            JournalError: the last batch is damaged.
+        """
+        if not agent.batches:
+            return START
+        last = self.trailer(agent.batches[-1]).last
+        return last.value if last is not None else b""
+
+    def marks(self, agent: AgentIndex) -> list[bytes]:
+        """The values of an agent's hash chain at the multiples of MARK_EVERY.
+
+        Raises:
+            JournalError: a batch is damaged.
+        """
+        found: dict[int, bytes] = {}
+        for offset in agent.batches:
+            for mark in unpack(self.trailer(offset).marks):
+                if mark.seq and mark.seq % MARK_EVERY == 0:
+                    found[mark.seq] = mark.value
+        return list(found.values())
 
     def close(self) -> None:
         """Close the file; again is no error."""

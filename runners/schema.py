@@ -19,7 +19,8 @@ from dsec.ipc.variable import Variable
 from dsec.runners.records import leaf_paths
 
 METADATA_KEY: Final = b"dsec"
-METADATA_VERSION: Final = 1
+METADATA_VERSION: Final = 2
+METADATA_OLDEST: Final = 1
 LIST_ITEMS_MAX: Final = 1024
 
 
@@ -50,6 +51,10 @@ class AgentPart(msgspec.Struct, frozen=True):
     """One agent's part of a file: `rows` rows from `first_row` on.
 
     `ended`: its stream was seen to its end. `abandoned`: it was given up, for `cause`.
+    `committed` counts its transitions, those that were lost with an environment (G4) and are no
+    rows too; -1 where a version before 2 wrote this. `chain` is its hash chain after them, in
+    hexadecimal digits, `marks` that at every multiple of 4,096, one after the other; empty where
+    nobody vouches for them.
     """
 
     agent: str
@@ -59,6 +64,9 @@ class AgentPart(msgspec.Struct, frozen=True):
     abandoned: bool
     cause: str = ""
     action_last: str = ""
+    committed: int = -1
+    chain: str = ""
+    marks: str = ""
 
 
 class Metadata(msgspec.Struct, frozen=True):

@@ -21,7 +21,19 @@ from dsec.ipc import values
 from dsec.ipc.layout import decode_spaces
 from dsec.runners.columns import END_WORDS, Rows
 from dsec.runners.records import LeafValues
-from dsec.runners.schema import METADATA_KEY, AgentPart, Column, Metadata, variable_leaves
+from dsec.runners.schema import (
+    METADATA_KEY,
+    METADATA_OLDEST,
+    METADATA_VERSION,
+    AgentPart,
+    Column,
+    Metadata,
+    variable_leaves,
+)
+
+
+class _Version(msgspec.Struct):
+    version: int
 
 
 class TableReader:
@@ -43,6 +55,12 @@ class TableReader:
             found = (self._file.metadata.metadata or {}).get(METADATA_KEY)
             if found is None:
                 raise JournalError(f"{path} was not written by dsec-kernel")
+            version = msgspec.json.decode(found, type=_Version).version
+            if not METADATA_OLDEST <= version <= METADATA_VERSION:
+                raise JournalError(
+                    f"a recording of version {version}; this dsec-kernel reads {METADATA_OLDEST} to"
+                    f" {METADATA_VERSION}"
+                )
             self.metadata = msgspec.json.decode(found, type=Metadata)
             self.spaces = base64.b64decode(self.metadata.spaces)
             obs_space, action_space = decode_spaces(self.spaces)

@@ -12,6 +12,7 @@ give equal arrays. Parquet needs the extra `record`. Nothing here needs a kernel
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ from dsec.runners.columns import Rows
 from dsec.runners.journal import FILE_NAME, JournalReader
 from dsec.runners.schema import AgentPart
 from dsec.runners.tables import TableReader
+from dsec.sml.chain import LINK_BYTES
 
 __all__ = ["Agent", "Episode", "Recording", "Transitions"]
 
@@ -108,7 +110,7 @@ class Recording:
             LocalError: there is no such agent or environment.
             JournalError: the recording is damaged.
         """
-        source = self._source(agent)
+        source = self.source(agent)
         return source.load(list(source.rows()), env)
 
     def iterate(self, agent: str, env: int | None = None) -> Iterator[Transitions]:
@@ -117,7 +119,7 @@ class Recording:
         Raises:
             LocalError, JournalError: as for transitions.
         """
-        source = self._source(agent)
+        source = self.source(agent)
         return (source.load([rows], env) for rows in source.rows())
 
     def episodes(self, agent: str | None = None) -> Iterator[Episode]:
@@ -128,9 +130,14 @@ class Recording:
         """
         names = list(self._sources) if agent is None else [agent]
         for name in names:
-            yield from episodes(name, self._source(name).rows())
+            yield from episodes(name, self.source(name).rows())
 
-    def _source(self, agent: str) -> Source:
+    def source(self, agent: str) -> Source:
+        """Where an agent's rows come from, for who takes them as they are.
+
+        Raises:
+            LocalError: there is no such agent.
+        """
         try:
             return self._sources[agent]
         except KeyError:
@@ -180,8 +187,15 @@ def _open_journal(run_dir: Path, salvage: bool) -> Recording:
                 each.ended,
                 each.abandoned is not None,
                 each.abandoned.action_last if each.abandoned else "",
+                journal.link(each).hex(),
             )
-            sources[agent.name] = Source(agent, _rows_of_journal(journal, declared.index))
+            sources[agent.name] = Source(
+                agent,
+                _rows_of_journal(journal, declared.index),
+                declared.spaces,
+                each.seq_committed + 1,
+                functools.partial(journal.marks, each),
+            )
     except BaseException:
         journal.close()
         raise
@@ -205,6 +219,14 @@ def _rows_of_table(table: TableReader, part: AgentPart) -> Callable[[], Iterator
     return lambda: table.rows(part)
 
 
+def _marks_of_table(path: Path, part: AgentPart) -> list[bytes]:
+    try:
+        values = bytes.fromhex(part.marks)
+    except ValueError:
+        raise JournalError(f"{path}: damaged: the marks of {part.agent!r} are none") from None
+    return [values[at : at + LINK_BYTES] for at in range(0, len(values), LINK_BYTES)]
+
+
 def _open_tables(run_dir: Path, paths: Iterable[Path]) -> Recording:
     tables: list[TableReader] = []
     try:
@@ -223,9 +245,16 @@ def _open_tables(run_dir: Path, paths: Iterable[Path]) -> Recording:
                     part.ended,
                     part.abandoned,
                     part.action_last,
+                    part.chain,
                 )
                 complete = complete and (part.ended or part.abandoned)
-                found[part.agent] = Source(agent, _rows_of_table(tables[-1], part))
+                found[part.agent] = Source(
+                    agent,
+                    _rows_of_table(tables[-1], part),
+                    tables[-1].spaces,
+                    part.committed,
+                    functools.partial(_marks_of_table, tables[-1].path, part),
+                )
     except BaseException:
         for table in tables:
             table.close()

@@ -33,6 +33,7 @@ class Agent:
         abandoned: a runner of it died, and the agent was given up.
         action_last: the last action of an agent that was abandoned, in words.
         observation_space, action_space: of a single environment.
+        chain: its hash chain at the end, in hexadecimal digits; empty where nobody vouches for it.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Agent:
     action_last: str
     observation_space: Space[Any]
     action_space: Space[Any]
+    chain: str = ""
 
     @property
     def steps(self) -> int:
@@ -53,7 +55,7 @@ class Agent:
 
 def make_agent(
     name: str, group: str, num_envs: int, spaces: bytes, transitions: int, ended: bool,
-    abandoned: bool, action_last: str,
+    abandoned: bool, action_last: str, chain: str,
 ) -> Agent:  # fmt: skip
     """Build an Agent from what a journal or a table says of it.
 
@@ -65,7 +67,8 @@ def make_agent(
     except DsecError as error:
         raise JournalError(f"agent {name!r}: {error}") from None
     return Agent(
-        name, group, num_envs, transitions, ended, abandoned, action_last, obs_space, action_space
+        *(name, group, num_envs, transitions, ended, abandoned, action_last),
+        *(obs_space, action_space, chain),
     )
 
 
@@ -162,10 +165,19 @@ def _map(make: Callable[..., Any], tree: Any, finals: dict[Any, Any]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where one agent's rows come from: each call of `rows` reads them anew."""
+    """Where one agent's rows come from: each call of `rows` reads them anew.
+
+    Attributes:
+        spaces: as ipc/spaces.py encodes them.
+        committed: transitions, those that were lost with an environment too; -1 if unknown.
+        marks: reads the values of its hash chain at the multiples of MARK_EVERY.
+    """
 
     agent: Agent
     rows: Callable[[], Iterator[Rows]]
+    spaces: bytes
+    committed: int
+    marks: Callable[[], list[bytes]]
 
     def load(self, parts: list[Rows], env: int | None) -> Transitions:
         """Put rows together as arrays in the structure of the spaces."""

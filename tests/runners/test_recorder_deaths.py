@@ -18,6 +18,7 @@ from dsec.ipc.ring import FLAG_END
 from dsec.recording import Recording
 from dsec.runners.failure import EXIT_KERNEL_GONE
 from dsec.runners.journal import JournalReader
+from tests.runners.chains import reference
 from tests.runners.recorders import (
     NESTED,
     Make,
@@ -93,8 +94,10 @@ def test_recorders_killed_at_any_moment_lose_and_repeat_nothing(
         agent.publish(published, published + 1, last=True)
     for _ in agents:
         end = recorder.expect(Finished)
-        returns = next(agent for agent in agents if agent.name == end.agent).returns(published + 1)
+        agent = next(agent for agent in agents if agent.name == end.agent)
+        returns = agent.returns(published + 1)
         assert end.clean and end.episodes == len(returns) and end.return_sum == sum(returns)
+        assert end.chain == reference(agent, published + 1)[-1].hex(), "the chain went on"
     recorder.finish()
     for agent in agents:
         check(run_dir, agent, published + 1, "cut", "parquet")
