@@ -62,6 +62,33 @@ class ValueCodecError(LayoutError):
     """A value (of an info dict, say) has no place in the structured codec; its path is named."""
 
 
+class InvalidAction(LocalError, ValueError):
+    """An action doesn't fit the action space. Nothing was sent: the environment is as it was."""
+
+
+class SandboxFailed(DsecError):
+    """The environment behind a sandbox is gone for good. The message says why; `report` has the
+    whole cause (traceback or stderr) and what to do."""
+
+    def __init__(self, message: str, report: str = "") -> None:
+        super().__init__(message)
+        self.report = report
+
+
+class SandboxTimeout(DsecError, TimeoutError):
+    """The environment behind a sandbox has not answered in time. It may still do so."""
+
+
+class EnvironmentLost(DsecError):
+    """The environment's process died, its state could not be restored, and what was asked of it
+    has no answer. There is a new environment in its place, which has to be reset."""
+
+
+class RemoteError(DsecError):
+    """Code of the environment raised, in its own process, an exception of a type that is not known
+    here. The message begins with its name; the traceback is in the notes."""
+
+
 class SnapshotError(DsecError):
     """A state can't be captured, or bytes are not the state of this object; the message names the
     attribute. Raised before anything is changed, wherever that can be known before."""

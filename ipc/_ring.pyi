@@ -44,6 +44,7 @@ class _Lib:
     DSEC_FLAG_END: int
     DSEC_FLAG_URGENT: int
     DSEC_FLAG_OVERFLOW: int
+    DSEC_FLAG_REQUEST: int
     DSEC_LANES_MAX: int
     DSEC_GROUP_ROLE: int
     DSEC_LANE_OFF: int

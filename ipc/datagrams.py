@@ -14,7 +14,8 @@ import contextlib
 import errno
 import os
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from dsec.errors import ChannelClosed, FrameError, LocalError, MachineError, PeerError
 from dsec.ipc import frames
@@ -81,8 +82,16 @@ def sendmsg(sock: socket.socket, data: bytes, fds: Sequence[int]) -> None:
         sock.send(data, _SEND_FLAGS)
 
 
+T = TypeVar("T")
+
+
 def recvmsg(sock: socket.socket) -> tuple[AnyFrame, list[int]]:
-    """Receive one frame and its descriptors without blocking.
+    """`receive` for the frames of control channels."""
+    return receive(sock, frames.decode)
+
+
+def receive(sock: socket.socket, decode: Callable[[bytes], T]) -> tuple[T, list[int]]:
+    """Receive one message, which `decode` makes of a datagram, and its descriptors; don't block.
 
     Raises:
         BlockingIOError: nothing is there.
@@ -105,7 +114,7 @@ def recvmsg(sock: socket.socket) -> tuple[AnyFrame, list[int]]:
             raise FrameError(f"a datagram is larger than {FRAME_BYTES_MAX} bytes")
         if not data:
             raise ChannelClosed("the other end of the control channel is closed")
-        return frames.decode(data), fds
+        return decode(data), fds
     except PeerError:
         close_fds(fds)
         raise

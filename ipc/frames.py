@@ -96,7 +96,10 @@ class Start(Frame, tag="start", frozen=True):
     agent's name; each role derives its streams from it. `steps` and `episodes` are this agent's
     quota (0 = no bound on that count). `limits` holds `open_files` and `memory_mb`, `cpus`
     the cores that it may run on (empty: all). `chaos` is the chance of an injected fault at each
-    step, by its kind, `segv` or `hang`. `origin` is the atom that the agent goes on from.
+    step, by its kind, `segv` or `hang`. `origin` is the atom that the agent goes on from. `caller`:
+    whoever wired itself as the policy asks for more than actions (runners/requests.py), resets
+    included; what follows an end is the autoreset mode that it holds, `same_step`, `next_step` or
+    `disabled`. Empty: episodes follow one another.
     """
 
     agent: str
@@ -116,6 +119,7 @@ class Start(Frame, tag="start", frozen=True):
     failover: FailoverSettings = FailoverSettings()
     chaos: dict[str, float] = {}
     origin: Origin | None = None
+    caller: str = ""
 
 
 class Wire(Frame, tag="wire", frozen=True):

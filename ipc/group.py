@@ -206,6 +206,15 @@ class Lockstep:
         """Sequence number of the lane's current observation."""
         return int(self._state[lane].reader.now.seq)
 
+    def flags(self, lane: int) -> int:
+        """Flags of the lane's current observation, as in its header."""
+        return int(self._state[lane].reader.now.flags)
+
+    def sent(self, lane: int) -> None:
+        """The caller has sent this lane something by itself: its answer is due, call `gather`."""
+        self._state[lane].state = lib.DSEC_LANE_PENDING
+        self.c.busy, self.c.notable = 1, 0
+
     def drop(self, lane: int) -> None:
         """Leave this lane out from now on; its rows in the arrays stay as they are."""
         self._state[lane].state = lib.DSEC_LANE_OFF

@@ -72,6 +72,18 @@ def exec_zygote(fds: Sequence[int], env: Mapping[str, str]) -> int:
     Raises:
         OSError: the system can't.
     """
+    return execute(_ARGV, dict(zip((3, 4, 1, 2), fds, strict=True)), env)
+
+
+def execute(argv: Sequence[str], fds: Mapping[int, int], env: Mapping[str, str]) -> int:
+    """Start a Python with these arguments; return its pid.
+
+    Args:
+        fds: what it has as descriptor 1, 2, 3 and so on; nothing else, and no input.
+
+    Raises:
+        OSError: the system can't.
+    """
     actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
     for fd in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208
         # The program around us may have descriptors that an exec would hand on.
@@ -79,7 +91,7 @@ def exec_zygote(fds: Sequence[int], env: Mapping[str, str]) -> int:
             if fd > 2 and os.get_inheritable(fd):
                 actions.append((os.POSIX_SPAWN_CLOSE, fd))
     with contextlib.ExitStack() as stack:
-        for fd, to in zip(fds, (3, 4, 1, 2), strict=True):
+        for to, fd in fds.items():
             # Out of the way of 0 to 4 first, so that no dup2 overwrites the source of another.
             high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10)
             stack.callback(os.close, high)
@@ -87,7 +99,7 @@ def exec_zygote(fds: Sequence[int], env: Mapping[str, str]) -> int:
         # Those between the classic and the real-time ones are the C library's own: no set that is
         # handed to it may hold them, and not every Python leaves them out.
         ours = [n for n in signal.valid_signals() if n < 32 or n >= signal.SIGRTMIN]
-        argv = [sys.executable, *_ARGV]
+        line = [sys.executable, *argv]
         return os.posix_spawn(
-            argv[0], argv, env, file_actions=actions, setsigmask=(), setsigdef=ours
+            line[0], line, env, file_actions=actions, setsigmask=(), setsigdef=ours
         )

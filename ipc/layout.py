@@ -23,6 +23,8 @@ from dsec.ipc.spaces import decode_spaces, encode_spaces
 from dsec.ipc.tree import LEAF_ALIGN, Layout, align
 
 __all__ = [
+    "FLAG_ASIDE",
+    "FLAG_FRESH",
     "FLAG_INFRA",
     "FLAG_TERMINATED",
     "FLAG_TRUNCATED",
@@ -41,6 +43,11 @@ FLAG_TERMINATED = 1
 FLAG_TRUNCATED = 2
 FLAG_INFRA = 4
 """No step of the environment at all: it was lost, and what it would have returned is unknown."""
+FLAG_ASIDE = 8
+"""No step of the environment either: its caller asked for something else, or it was reset instead.
+The reward is 0.0, the observation the one that there was, unless the environment is fresh."""
+FLAG_FRESH = 16
+"""With FLAG_ASIDE: it was reset, and the observation is the first of an episode."""
 
 RECORD_ALIGN = 64
 RECORD_HEADER_BYTES = 32

@@ -117,11 +117,20 @@ def last_record(ring: Outbox | Peer) -> Held | None:
     start, tail, _ = positions(ring)
     if tail == start:
         return None
+    return record_before(ring, tail)
+
+
+def record_before(ring: Outbox | Peer, position: int) -> Held:
+    """The record that ends at this position, which is one that a record ended at.
+
+    Raises:
+        CorruptRingError: there is none, or it isn't there any more.
+    """
     for distance in _distances(ring.capacity // 2):
-        held = _look(ring, (tail - distance) & _WRAP, tail)
-        if held is not None and held.end == tail:
+        held = _look(ring, (position - distance) & _WRAP, position)
+        if held is not None and held.end == position:
             return held
-    raise CorruptRingError(f"{role_name(ring.role)} segment: no record ends at its tail {tail}")
+    raise CorruptRingError(f"{role_name(ring.role)} segment: no record ends at {position}")
 
 
 def _distances(most: int) -> Iterator[int]:

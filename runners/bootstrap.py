@@ -121,7 +121,10 @@ def _run_role(session: Session) -> int:
         isolate.set_limits(session.start.limits)
         isolate.set_cpus(session.start.cpus)
         session.reseed()
-        importlib.import_module(_ROLE_MODULES[session.role]).run(session)
+        module = _ROLE_MODULES[session.role]
+        if session.role is Role.ENV and session.start.caller:
+            module = "dsec.runners.caller"
+        importlib.import_module(module).run(session)
         return 0
     except DrainedEarly:
         session.channel.send(Done(role=session.role, seq=0))

@@ -52,8 +52,11 @@ _STEP = int(Phase.STEP)
 _NEVER = 1 << 62
 
 
-def run(session: Session) -> None:
-    """Construct, wait to be wired or to take over, serve to the end."""
+def run(session: Session, worker: type[EnvWorker] | None = None) -> None:
+    """Construct, wait to be wired or to take over, serve to the end.
+
+    `worker`: of another kind than the usual one.
+    """
     session.phase, session.where = Phase.CONSTRUCT, "env"
     start = session.start
     stage = Stage(session)
@@ -76,7 +79,7 @@ def run(session: Session) -> None:
     clone: ClonedError | None = None
     while True:
         try:
-            _live(session, stage, frame, fds, clone)
+            _live(session, stage, frame, fds, clone, worker or EnvWorker)
             return
         except ClonedError as cloned:
             # Here goes on what was forked: the state of the stage is kept, everything else is not.
@@ -91,16 +94,17 @@ def _live(
     frame: Wire | Takeover,
     fds: list[int],
     clone: ClonedError | None,
+    make: type[EnvWorker],
 ) -> None:
     if isinstance(frame, Takeover):
         session.phase = Phase.REPLAY
         where = clone.snapshot if clone is not None else None
         wiring, standing = take_over(session, stage, frame, fds, where)
-        worker = EnvWorker(session, wiring, stage, standing)
+        worker = make(session, wiring, stage, standing)
         serve_to_end(session, wiring, worker, Go(frame.policy_learns))
     else:
         wiring = session.connect(frame, fds)
-        live(session, wiring, EnvWorker(session, wiring, stage, begin(session, stage)))
+        live(session, wiring, make(session, wiring, stage, begin(session, stage)))
 
 
 class EnvWorker:

@@ -207,7 +207,7 @@ class Heir:
             self._keeping, restore = bind(self._session, stage, snapshot.codec)
             restore(snapshot.parts)
             stage.episodes = snapshot.counted
-        stage.forget()
+        stage.restored()
         self._restored_s = time.perf_counter()
         self._replay.advance()
 

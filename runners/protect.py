@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from dsec.errors import SnapshotError
 from dsec.failover.codecs import Codec, codec_named, find_codec
 from dsec.ipc.frames import Kept, Protection
 from dsec.runners import seeds
 from dsec.runners.clone import ForkKeeping
 from dsec.runners.guard import Keeping, StateKeeping
 from dsec.runners.loop import Session
-from dsec.runners.stage import Stage
+from dsec.runners.stage import NEXT_STEP, Stage
 
 CODECS_FOR_STATE = ("auto", "state")
 """The standbys with which a state may be kept as bytes."""
@@ -73,4 +74,17 @@ def _bound(
         for codec, part in zip(codecs, parts, strict=True):
             codec.restore(part)
 
-    return StateKeeping(session, capture, name, notes), restore
+    if session.start.caller != NEXT_STEP:
+        return StateKeeping(session, capture, name, notes), restore
+
+    def capture_all() -> Sequence[bytes]:
+        return (*capture(), bytes(stage.over))
+
+    def restore_all(parts: Sequence[bytes | memoryview]) -> None:
+        *own, over = parts
+        if len(over) != len(stage.over):
+            raise SnapshotError(f"{len(over)} ends of episodes for {len(stage.over)} environments")
+        restore(own)
+        stage.over = [bool(each) for each in over]
+
+    return StateKeeping(session, capture_all, name, notes), restore_all

@@ -16,8 +16,9 @@ from dsec.ipc.frames import Role
 from dsec.ipc.layout import FLAG_INFRA, Layout
 from dsec.ipc.leaves import Slots
 from dsec.ipc.recall import Held
-from dsec.ipc.ring import FLAG_OVERFLOW, KIND_ACTION, KIND_OBS, Peer
+from dsec.ipc.ring import FLAG_OVERFLOW, FLAG_REQUEST, KIND_ACTION, KIND_OBS, Peer
 from dsec.ipc.segment import role_name
+from dsec.runners.requests import Requests, decode
 from dsec.runners.stage import Stage
 from dsec.runners.transitions import GRAIN_BITS, HEAD_BYTES, EnvGrid, Grid, peers_fault
 from dsec.runners.wiring import Attachment
@@ -48,6 +49,10 @@ class Replay:
         self._record = record
         self._bytes = bytearray(record.fixed_bytes)
         self._made = record.views(self._bytes)
+        self._requests: Requests | None = None
+        if stage.session.start.caller:
+            self._requests = Requests(stage, _leave)  # `_made` has what was made last
+            self._begin_with(recall.record_before(own, position))
         self._actions = Layout(attachment.action_space, n, "action")
         views = self._actions.views(self._policy.buffer, HEAD_BYTES)
         self._grid = Grid(self._policy, views)
@@ -97,8 +102,14 @@ class Replay:
         if self._published.flags[row, 0] & FLAG_INFRA:
             raise SnapshotError(f"the environments were lost after observation {n}")
         made, stage = self._made, self._stage
-        actions = self._take_action(n)
-        irregular = stage.step(n, self._read, actions, made.obs, made.reward, made.flags)
+        actions, asked = self._take_action(n)
+        results = made.obs, made.reward, made.flags
+        if self._requests is None:
+            irregular = stage.step(n, self._read, actions, *results)
+        elif asked is None:
+            irregular = self._requests.step(n, self._read, actions, *results)
+        else:
+            irregular = self._requests.answer(n, asked, *results)
         record, begin = self._record, held.offset
         # What leaves have between them is nobody's: where it differs each leaf is looked at.
         if self._own.buffer[begin : begin + record.fixed_bytes] != self._bytes:
@@ -120,22 +131,38 @@ class Replay:
             if not same_bytes(mine, theirs):
                 raise SnapshotError(f"the {what} of transition {n} came out differently")
 
-    def _take_action(self, n: int) -> Any:
-        """The views of action n, and on to the next one."""
+    def _begin_with(self, held: Held) -> None:
+        """Let `_made` be the record at which the snapshot was taken."""
+        record, made = self._record, self._made
+        end = held.offset + record.fixed_bytes
+        self._bytes[:] = self._own.buffer[held.offset : end]
+        if record.layout.variable:
+            fixed = record.fixed_bytes
+            tail = overflow.tail(self._own, held.flags, held.offset, held.nbytes, fixed)
+            record.layout.unpack(made.obs, bytes(tail))
+
+    def _take_action(self, n: int) -> tuple[Any, dict[str, Any] | None]:
+        """The views of action n, or the request in its place; and on to the next one."""
         if self.action == self._known:
             _, self._known, _ = recall.positions(self._policy)
         held = recall.record_at(self._policy, self.action, self._known)
         fixed = self._actions.nbytes
-        fits = held.nbytes >= fixed if self._actions.variable else held.nbytes == fixed
+        asked = self._requests is not None and bool(held.flags & FLAG_REQUEST)
+        longer = asked or bool(self._actions.variable)
+        fits = held.nbytes >= fixed if longer else held.nbytes == fixed
         if held.seq != n or held.kind != KIND_ACTION or not fits:
             raise peers_fault(Role.POLICY, f"seq {held.seq} where action {n} was due")
         self.action = held.end
+        if asked:
+            policy = self._policy
+            rest = overflow.tail(policy, held.flags, held.offset, held.nbytes, fixed)
+            return None, decode(rest)
         views = self._grid.pick(held.offset >> GRAIN_BITS)
         if self._actions.variable:
             policy = self._policy
             tail_bytes = overflow.tail(policy, held.flags, held.offset, held.nbytes, fixed)
             self._actions.unpack(views, tail_bytes)
-        return views
+        return views, None
 
     def _read(self, views: Any, i: int) -> Any:
         return self._actions.read(views, i)
@@ -151,6 +178,10 @@ class Replay:
         silent: list[dict[str, Any]] = [{} for _ in stage.infos]
         if record.encode_extras(finals, silent) != record.encode_extras(stage.finals, silent):
             raise SnapshotError(f"the terminal observation of transition {n} came out differently")
+
+
+def _leave(_views: Any, _i: int) -> None:
+    """What was made last is there already."""
 
 
 def same_bytes(mine: Any, theirs: Any) -> bool:

@@ -16,7 +16,15 @@ import gymnasium
 
 from dsec.errors import LayoutError, ValueCodecError
 from dsec.ipc.frames import Phase
-from dsec.ipc.layout import FLAG_TERMINATED, FLAG_TRUNCATED, EnvRecord, Layout
+from dsec.ipc.layout import (
+    FLAG_ASIDE,
+    FLAG_FRESH,
+    FLAG_TERMINATED,
+    FLAG_TRUNCATED,
+    EnvRecord,
+    Layout,
+)
+from dsec.runners import seeds
 from dsec.runners.construct import AnyEnv, make_env
 from dsec.runners.failure import UserCodeError, shown
 from dsec.runners.loop import Session
@@ -24,6 +32,10 @@ from dsec.runners.loop import Session
 PHASE_REFRESH_S = 0.05
 """In a vector, how old the progress word's time may be when the next environment's step begins: a
 deadline is for one environment's step."""
+
+NEXT_STEP = "next_step"
+LATER = (NEXT_STEP, "disabled")
+"""The autoreset modes in which an end is not followed by a reset in the same step."""
 
 _STEP = int(Phase.STEP)
 _RESET = int(Phase.RESET)
@@ -37,6 +49,10 @@ class Stage:
         observation_space, action_space: those that they share.
         episodes: how many they have finished.
         enter: says in the progress word which user code runs; nothing while there is none.
+        over: by environment, whether its next step is a reset; only where a caller wants that.
+        first_seeds: by environment, the seed of its first reset, should that bring none; None
+            once it has been reset.
+        at: the environment that was stepped last, or is being stepped.
 
     Raises:
         UserCodeError: they can't be made, or don't agree on their spaces.
@@ -45,6 +61,9 @@ class Stage:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.envs: list[AnyEnv] = []
+        self.over: list[bool] = []
+        self.first_seeds: list[int | None] = []
+        self.at = 0
         self._construct()
         self.observation_space, self.action_space = _spaces(self.envs)
         self.record = EnvRecord(self.observation_space, len(self.envs))
@@ -62,6 +81,10 @@ class Stage:
         for _ in range(session.start.num_envs):
             self.envs.append(make_env(session.start.env))
             session.reseed()
+        start = session.start
+        fresh = f"{start.seed}/{start.epoch}" if start.epoch else start.seed
+        self.first_seeds = [*seeds.environment_seeds(fresh, start.num_envs)]
+        self.over = [False] * start.num_envs
 
     def rebuild(self) -> None:
         """Replace the environments by new ones, whatever state they are in."""
@@ -117,8 +140,15 @@ class Stage:
         irregular = False
         entered = now()
         i = 0
+        over = self.over
         try:
             for i, env in enumerate(self.envs):
+                self.at = i
+                if over[i]:
+                    flags[i] = self.begin(i, n, views)
+                    rewards[i] = 0.0
+                    irregular = True
+                    continue
                 if now() - entered > PHASE_REFRESH_S:
                     enter(_STEP, n)
                     entered = now()
@@ -149,6 +179,10 @@ class Stage:
         if flags:
             self.episodes += 1
             self.keep_final(i, obs)
+        caller = self.session.start.caller
+        if flags and caller in LATER:
+            self.over[i] = caller == NEXT_STEP
+        elif flags:
             obs, reset_info = self._reset(i, n)
             if reset_info:
                 info = {**info, "dsec": {"reset_info": reset_info}}
@@ -157,16 +191,37 @@ class Stage:
         self.infos[i] = info
         return obs, flags
 
+    def begin(
+        self, i: int, n: int, views: Any, seed: int | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> int:  # fmt: skip
+        """Reset environment i at a caller's wish; write its observation, return its flags.
+
+        The first reset has a seed in any case: a successor must come to the same.
+        """
+        self.at = i
+        obs, self.infos[i] = self._reset(i, n, seed, options)
+        self.session.phase = Phase.STEP
+        self.enter(_STEP, n)
+        self.record.layout.write(views, i, obs)
+        self.over[i] = False
+        return FLAG_ASIDE | FLAG_FRESH
+
     def keep_final(self, i: int, obs: Any) -> None:
         """Copy the terminal observation of environment i."""
         self._final.write(self._final_views, 0, obs)
         self.finals[i] = self._final.read(self._final_views, 0)
 
-    def _reset(self, i: int, n: int, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
+    def _reset(
+        self, i: int, n: int, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         self.session.phase = Phase.RESET
         self.enter(_RESET, n)
         env = self.envs[i]
-        result = env.reset() if seed is None else env.reset(seed=seed)
+        seed = self.first_seeds[i] if seed is None else seed
+        given: dict[str, Any] = {} if seed is None else {"seed": seed}
+        result = env.reset(**given) if options is None else env.reset(**given, options=options)
+        self.first_seeds[i] = None
         if not isinstance(result, tuple) or len(result) != 2:
             raise UserCodeError(
                 f"environment {i}: reset() must return (observation, info), and returned"
@@ -186,6 +241,11 @@ class Stage:
             ) from None
         finally:
             self.forget()
+
+    def restored(self) -> None:
+        """The environments are those of a snapshot, which have been reset."""
+        self.first_seeds = [None for _ in self.envs]
+        self.forget()
 
     def forget(self) -> None:
         """Nothing is left to tell."""

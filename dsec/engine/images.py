@@ -22,6 +22,7 @@ BASE_MODULES = (
     "numpy",
     "gymnasium",
     "dsec.runners.env",
+    "dsec.runners.caller",
     "dsec.runners.policy",
     "dsec.runners.reward",
     "dsec.runners.recorder",

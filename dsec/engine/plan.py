@@ -87,7 +87,7 @@ def make_spec(
             if number:
                 agents.append(_alike(agents[-1], name, share, own))
             else:
-                agents.append(_agent(agent, name, share, own, open_files, images, config.chaos))
+                agents.append(agent_spec(agent, name, share, own, open_files, images, config.chaos))
         try:
             for runner in agents[-1].runners:
                 frames.encode(runner.start)
@@ -109,7 +109,7 @@ def make_spec(
     )
 
 
-def _agent(
+def agent_spec(
     agent: Agent,
     name: str,
     quota: Quota,
@@ -118,6 +118,7 @@ def _agent(
     images: Images,
     chaos: Chaos,
 ) -> AgentSpec:
+    """What the kernel is told of one agent."""
     deadline_s = _deadlines(agent)
     limits = {"open_files": agent.limits.open_files or open_files}
     if agent.limits.memory_mb is not None:
@@ -193,6 +194,7 @@ def _deadlines(agent: Agent) -> dict[Phase, float]:
         Phase.CONSTRUCT: given.construct_s,
         Phase.RESET: given.reset_s,
         Phase.STEP: given.step_s,
+        Phase.RENDER: given.step_s,
         Phase.ACT: given.act_s,
         Phase.LEARN: given.learn_s,
         Phase.REWARD: given.reward_s,

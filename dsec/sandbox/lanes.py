@@ -1,0 +1,461 @@
+"""The caller's side of isolated environments: it is their policy, and they are its lanes.
+
+Owns the rings as a caller has them: one outbox for each lane, written here and nowhere else, the
+arrays that actions are sent from and observations arrive in, and every wait, which has a limit and
+hears from the kernel meanwhile. A step is one C call. What Gymnasium wants to be told of it is the
+affair of tracked.py and vector.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.error import ClosedEnvironmentError
+from numpy.typing import NDArray
+
+from dsec.engine import talk
+from dsec.engine.client import KernelProcess
+from dsec.errors import (
+    DsecError,
+    LocalError,
+    MachineError,
+    RingInterrupted,
+    RingTimeout,
+    SandboxFailed,
+    SandboxTimeout,
+)
+from dsec.ipc import datagrams, values
+from dsec.ipc.frames import Role
+from dsec.ipc.group import Lockstep, Piece
+from dsec.ipc.layout import EnvRecord, Layout, RewardRecord, decode_spaces
+from dsec.ipc.leaves import Slots
+from dsec.ipc.overflow import Spill
+from dsec.ipc.ring import (
+    FLAG_BOUNDARY,
+    FLAG_END,
+    FLAG_REQUEST,
+    KIND_ACTION,
+    KIND_END,
+    Outbox,
+    Peer,
+    Reader,
+)
+from dsec.sandbox import remote
+
+SLICE_S = 0.05  # how long the kernel is not listened to while an answer is waited for
+FAILOVERS_KEPT = 1000
+REPORT_LINES = 40  # of a report, in the notes of an exception
+
+Told = tuple[dict[int, Any], list[dict[str, Any]]]
+"""Terminal observations by environment, and an info for each."""
+
+
+class Lane:
+    """One agent's rings, the caller its policy."""
+
+    def __init__(self, attach: talk.Attach, fds: Sequence[int]) -> None:
+        self.name = attach.agent
+        self.peers: dict[int, Peer] = {}
+        outbox: Outbox | None = None
+        try:
+            for ref in attach.segments:
+                if ref.role == Role.POLICY:
+                    outbox = Outbox(fds[ref.fd], ref.size, ref.role, epoch=ref.epoch)
+                else:
+                    self.peers[ref.role] = Peer(fds[ref.fd], ref.size, ref.role)
+        finally:
+            datagrams.close_fds(fds)
+        if outbox is None or Role.ENV not in self.peers:
+            raise LocalError(f"{attach.agent} came without its rings")
+        self.outbox = outbox
+        for role in (Role.ENV, Role.REWARD, Role.RECORDER):
+            if role in self.peers:
+                outbox.add_reader(self.peers[role])
+        self.reader = Reader(outbox, self.peers[Role.ENV])
+        self.spill = Spill(outbox)
+        self.rewards: Reader | None = None
+        self.seq = 0
+
+    def close(self) -> None:
+        """Forget the mappings; again is no error."""
+        self.outbox.close()
+        for peer in self.peers.values():
+            peer.close()
+
+
+class Lanes:
+    """Environments in other processes: `order.lanes` runners of `num_envs` each.
+
+    Args:
+        order: what the kernel is asked to run.
+        num_envs: environments in each lane.
+        start_s: limit of the start; answer_s: of the wait for one answer.
+
+    Attributes:
+        observation_space, action_space: those of a single environment.
+        count: environments in all.
+        obs, reward, flags: what arrived last, (count, ...); obs is a tree of arrays.
+        actions: the tree of arrays that is sent.
+        failovers: what was survived, the latest of it.
+
+    Raises:
+        MachineError: the machine, or an installation, can't.
+        SandboxFailed: an environment can't be made.
+        SandboxTimeout: the start took too long.
+    """
+
+    def __init__(
+        self, order: talk.Order, num_envs: int, *, start_s: float, answer_s: float, close_s: float
+    ) -> None:
+        self.count = order.lanes * num_envs
+        self.width = num_envs
+        self.failovers: deque[talk.Survived] = deque(maxlen=FAILOVERS_KEPT)
+        self.files: tuple[str, ...] = ()
+        self.busy = False
+        self._answer_s, self._close_s = answer_s, close_s
+        self._reads_rewards = order.reward
+        self._lock = threading.Lock()
+        self._failed: tuple[str, str] | None = None  # the message and the report of what ended it
+        self._closed = False
+        self.lanes: list[Lane] = []
+        self._kernel = KernelProcess(order)
+        try:
+            spaces = self._attach(order.lanes, time.monotonic() + start_s)
+            self.observation_space, self.action_space = decode_spaces(spaces)
+            self._arrange()
+            self._gather(self._lockstep.gather, start_s)
+        except BaseException:
+            self._abandon()
+            raise
+
+    def _attach(self, count: int, until: float) -> bytes:
+        spaces = b""
+        while len(self.lanes) < count:
+            got = self._kernel.receive(max(0.0, until - time.monotonic()))
+            if got is None:
+                raise SandboxTimeout(
+                    f"{len(self.lanes)} of {count} environments are there; give it more time with"
+                    " start_timeout_s, or deadlines={'construct_s': ...}"
+                )
+            message, fds = got
+            if isinstance(message, talk.Attach):
+                self.lanes.append(Lane(message, fds))
+                spaces = spaces or message.spaces
+                if message.spaces != spaces:
+                    raise SandboxFailed("the environments were constructed with different spaces")
+            else:
+                self._take(message)
+                self._check()
+        self.lanes.sort(key=lambda lane: lane.name)
+        return spaces
+
+    def _arrange(self) -> None:
+        n, count = self.width, self.count
+        self.record = EnvRecord(self.observation_space, n)
+        self.layout = Layout(self.observation_space, count, "observation")
+        self.action_layout = Layout(self.action_space, n, "action", indices=True)
+        self.all_actions = Layout(self.action_space, count, "action", indices=True)
+        self.obs = self.layout.views(bytearray(max(1, self.layout.nbytes)))
+        self.actions = self.all_actions.views(bytearray(max(1, self.all_actions.nbytes)))
+        self.reward: NDArray[np.float64] = np.zeros(count)
+        self.flags: NDArray[np.uint8] = np.zeros(count, np.uint8)
+        self.variable = bool(self.layout.variable)
+        parts = zip(self.record.layout.leaves, arrays(self.obs), strict=True)
+        sinks = [Piece(self.record.obs_off + leaf.offset, array) for leaf, array in parts]
+        sent = zip(self.action_layout.leaves, arrays(self.actions), strict=True)
+        self._lockstep = Lockstep(
+            [(lane.outbox, lane.reader) for lane in self.lanes],
+            actions=[Piece(leaf.offset, array) for leaf, array in sent],
+            sinks=[
+                Piece(self.record.reward_off, self.reward),
+                Piece(self.record.flags_off, self.flags),
+                *sinks,
+            ],
+            action_bytes=self.action_layout.nbytes,
+            fixed_bytes=self.record.fixed_bytes,
+        )
+        if self._reads_rewards:
+            for lane in self.lanes:
+                lane.rewards = Reader(lane.outbox, lane.peers[Role.REWARD])
+
+    # ------------------------------------------------------------ steps and requests
+
+    def enter(self) -> None:
+        """Begin to use them. Every use is between `enter` and `leave`.
+
+        Raises:
+            ClosedEnvironmentError: they are closed.
+            SandboxFailed: they are gone.
+            LocalError: another thread uses them, or this is a fork of the process they belong to.
+        """
+        if not self._lock.acquire(blocking=False):
+            raise LocalError(
+                "this environment is in use by another thread; give each thread one of its own"
+            )
+        try:
+            if self._closed:
+                raise ClosedEnvironmentError("this environment is closed")
+            if not self._kernel.mine:
+                raise LocalError(
+                    "this environment belongs to the process that this one was forked from; make"
+                    " one here"
+                )
+            self._check()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def leave(self) -> None:
+        """End a use that `enter` began."""
+        self._lock.release()
+
+    def send(self) -> bool:
+        """Send `actions`, wait for all; return whether any has more to tell (`told`)."""
+        self.busy = True
+        if self.all_actions.variable:
+            self._send_each()
+            notable = self._gather(self._lockstep.gather)
+        else:
+            notable = self._gather(self._lockstep.step)
+        if self._reads_rewards:
+            self._await_rewards(range(len(self.lanes)))
+        self.busy = False
+        return notable or self.variable
+
+    def request(self, asked: dict[str, Any], lanes: Sequence[int] | None = None) -> dict[int, Told]:
+        """Ask these lanes, all by default, for something that is no step; return what they told.
+
+        Raises:
+            Exception: what the code of an environment raised there.
+        """
+        which = range(len(self.lanes)) if lanes is None else lanes
+        self.settle()
+        self._ask(dict.fromkeys(which, asked))
+        return self._answers(which)
+
+    def request_each(self, asked: dict[int, dict[str, Any]]) -> dict[int, Told]:
+        """As `request`, something else of each lane."""
+        self.settle()
+        self._ask(asked)
+        return self._answers(list(asked))
+
+    def settle(self) -> None:
+        """Take in what an interrupted call left under way."""
+        if self.busy:
+            self._gather(self._lockstep.gather)
+            self.busy = False
+
+    def _ask(self, asked: dict[int, dict[str, Any]]) -> None:
+        self.busy = True
+        for lane, each in asked.items():
+            self._commit(lane, FLAG_REQUEST, None, values.encode(each, "request"))
+        self._gather(self._lockstep.gather)
+        if self._reads_rewards:
+            self._await_rewards(list(asked))
+        self.busy = False
+
+    def _answers(self, which: Sequence[int]) -> dict[int, Told]:
+        answers = {lane: self.told(lane) for lane in which}
+        for _, infos in answers.values():
+            raised = infos[0].get("dsec", {}).get("raised")
+            if raised is not None:
+                raise remote.exception(raised)
+        return answers
+
+    def _send_each(self) -> None:
+        """What has no fixed size goes lane by lane."""
+        n, layout = self.width, self.action_layout
+        for i in range(len(self.lanes)):
+            rows = slice_rows(self.actions, i * n, n)
+            self._commit(i, 0, rows, layout.pack(rows))
+
+    def _commit(self, i: int, flags: int, rows: Any, rest: bytes) -> None:
+        lane, fixed = self.lanes[i], self.action_layout.nbytes
+        until = time.monotonic() + self._answer_s
+        while True:
+            try:
+                at = lane.outbox.claim(fixed, SLICE_S)
+                views = self.action_layout.views(lane.outbox.buffer, at)
+                lane.outbox.buffer[at : at + fixed] = bytes(fixed)
+                if rows is not None:
+                    copy_fixed(views, rows)
+                flags |= self._lockstep.flags(i) & FLAG_BOUNDARY
+                lane.spill.commit(self._lockstep.seq(i), KIND_ACTION, flags, fixed, rest, SLICE_S)
+                break
+            except (RingTimeout, RingInterrupted):
+                self._listen(until)
+        lane.reader.release()
+        self._lockstep.sent(i)
+
+    # ------------------------------------------------------------ what came
+
+    def told(self, lane: int) -> Told:
+        """What the lane's current record has beside observation, reward and flags."""
+        extras = self._lockstep.extras(lane)
+        if self.variable:
+            views = slice_rows(self.obs, lane * self.width, self.width)
+            extras = extras[self.record.layout.unpack(views, bytes(extras)) :]
+            place_slots(self.obs, views, lane * self.width)
+        return self.record.decode_extras(extras)
+
+    @property
+    def telling(self) -> list[int]:
+        """The lanes that have something to tell."""
+        return list(range(len(self.lanes))) if self.variable else self._lockstep.with_extras
+
+    def _await_rewards(self, which: Sequence[int]) -> None:
+        record = RewardRecord(self.width)
+        for i in which:
+            lane = self.lanes[i]
+            assert lane.rewards is not None, "opened when they were arranged"
+            seq = self._lockstep.seq(i) - 1
+            until = time.monotonic() + self._answer_s
+            while lane.seq <= seq:
+                try:
+                    lane.rewards.next(SLICE_S)
+                except (RingTimeout, RingInterrupted):
+                    self._listen(until)
+                    continue
+                lane.seq = lane.rewards.seq + 1
+                at = i * self.width
+                peer = lane.rewards.peer
+                self.reward[at : at + self.width] = record.views(peer.buffer, lane.rewards.offset)
+                lane.rewards.release()
+
+    # ------------------------------------------------------------ waiting
+
+    def _gather(self, call: Callable[[float], bool], limit_s: float | None = None) -> bool:
+        until = time.monotonic() + (limit_s or self._answer_s)
+        while True:
+            with contextlib.suppress(RingTimeout, RingInterrupted):
+                return call(SLICE_S)
+            self._listen(until)
+            call = self._lockstep.gather
+
+    def _listen(self, until: float) -> None:
+        """Hear what the kernel has to say; raise if nobody is left to wait for."""
+        self.hear()
+        self._check()
+        if time.monotonic() > until:
+            missing = ", ".join(self.lanes[i].name for i in self._lockstep.missing)
+            raise SandboxTimeout(
+                f"no answer from {missing} for {self._answer_s:g} s, and no death either; is the"
+                " machine stopped, or overloaded? More time: answer_timeout_s"
+            )
+
+    def hear(self) -> None:
+        """Take in what the kernel has told since the last time."""
+        try:
+            while (got := self._kernel.receive(0.0)) is not None:
+                datagrams.close_fds(got[1])
+                self._take(got[0])
+        except SandboxFailed as failed:
+            self._failed = self._failed or (str(failed), failed.report)
+
+    def _check(self) -> None:
+        if self._failed is None:
+            return
+        message, report = self._failed
+        failed = SandboxFailed(message, report)
+        if report:
+            failed.add_note("\n".join(report.splitlines()[-REPORT_LINES:]))
+        raise failed from None
+
+    def _take(self, message: talk.AnyMessage) -> None:
+        match message:
+            case talk.Survived():
+                self.failovers.append(message)
+            case talk.Lost():
+                what = f"{message.agent}: {message.cause}"
+                self._failed = self._failed or (what, message.report)
+            case talk.Refused(kind="machine"):
+                raise MachineError(message.message, message.remedy)
+            case talk.Refused():
+                self._failed = self._failed or (message.message, "")
+            case talk.Ended():
+                self.files = message.files
+                why = "the kernel has ended before the environments were closed"
+                self._failed = self._failed or (why, "")
+
+    # ------------------------------------------------------------ the end
+
+    def close(self) -> None:
+        """Have the environments closed, and see all processes gone. Again is no error."""
+        if self._closed:
+            return
+        if not self._kernel.mine:
+            self._forget()
+            return
+        if not self._lock.acquire(blocking=False):
+            raise LocalError("this environment can't be closed while another thread uses it")
+        try:
+            if self._failed is None:
+                self._say_goodbye()
+            self.files = self._kernel.close(self._close_s if self._failed is None else 0.0)
+        finally:
+            self._forget()
+            self._lock.release()
+
+    def _say_goodbye(self) -> None:
+        self._answer_s = self._close_s
+        try:
+            self.settle()
+            self._ask({lane: {"do": "close"} for lane in range(len(self.lanes))})
+            for i, lane in enumerate(self.lanes):
+                lane.outbox.claim(0, SLICE_S)
+                lane.outbox.commit(self._lockstep.seq(i), KIND_END, FLAG_END, 0)
+        except DsecError as error:
+            self._failed = self._failed or (str(error), "")
+
+    def _abandon(self) -> None:
+        self._kernel.close(0.0)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._closed = True
+        for lane in self.lanes:
+            lane.close()
+        self._kernel.forget()
+
+
+def arrays(tree: Any) -> Iterator[NDArray[Any]]:
+    """The arrays of a tree of views, in the order of its space."""
+    if isinstance(tree, dict | tuple):
+        for part in tree.values() if isinstance(tree, dict) else tree:
+            yield from arrays(part)
+    elif not isinstance(tree, Slots):
+        yield tree
+
+
+def slice_rows(tree: Any, first: int, n: int) -> Any:
+    """The same tree, of n environments from `first` on."""
+    if isinstance(tree, dict):
+        return {key: slice_rows(value, first, n) for key, value in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple(slice_rows(value, first, n) for value in tree)
+    part = tree[first : first + n]
+    return Slots(part) if isinstance(tree, Slots) else part
+
+
+def place_slots(tree: Any, rows: Any, first: int) -> None:
+    """Put what has no fixed size in `rows` into the tree that they are a part of."""
+    if isinstance(tree, dict):
+        for key in tree:
+            place_slots(tree[key], rows[key], first)
+    elif isinstance(tree, tuple):
+        for part, row in zip(tree, rows, strict=True):
+            place_slots(part, row, first)
+    elif isinstance(tree, Slots):
+        tree[first : first + len(rows)] = rows
+
+
+def copy_fixed(to: Any, source: Any) -> None:
+    """Copy the arrays of a tree; what has no fixed size is left out."""
+    for mine, theirs in zip(arrays(to), arrays(source), strict=True):
+        mine[...] = theirs

@@ -1,0 +1,199 @@
+"""From what somebody types to the order for a kernel: names, profiles, checks.
+
+Owns how an environment may be named, and what a resource profile stands for. All values are
+checked by the models of `dsec.config`, so that a sandbox and a configuration file know the same
+keys; what is wrong is told here, before any process is started.
+"""
+
+from __future__ import annotations
+
+import base64
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec
+from pydantic import ValidationError
+
+from dsec import __version__
+from dsec.config import Agent
+from dsec.engine import talk
+from dsec.errors import LocalError
+from dsec.seeds import fresh_run_seed
+
+AUTORESETS = ("next_step", "same_step", "disabled")
+STEP_MARGIN_S = 30.0
+"""What a failover may take beside the deadlines of user code, on a machine that is busy."""
+
+RESOURCE_PROFILES: Mapping[str, Mapping[str, Any]] = {
+    "rl_default": {},
+    "small": {"ipc": {"ring_slots": 64}},
+    "unprotected": {"failover": {"standby": "none"}},
+}
+"""Named defaults; what is given besides counts more. `rl_default`: those of a configuration file.
+`small`: short rings, for many environments in little memory. `unprotected`: no state is kept, so
+a death ends the episode, and nothing is spent on it before."""
+
+EnvName = str | EnvSpec | Callable[..., gymnasium.Env[Any, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a sandbox and a vector have in common, as somebody typed it."""
+
+    env: EnvName | None
+    kwargs: Mapping[str, Any]
+    wrappers: Sequence[Any] = ()
+    name: str = "sandbox"
+    seed: int | None = None
+    profile: str = "rl_default"
+    snapshot_interval: int = 50
+    failover: Mapping[str, Any] | None = None
+    deadlines: Mapping[str, float] | None = None
+    limits: Mapping[str, Any] | None = None
+    reward: str | Mapping[str, Any] | None = None
+    record: str | Path | None = None
+
+
+def make_order(given: Given, *, lanes: int, num_envs: int, autoreset: str) -> talk.Order:
+    """The order.
+
+    Raises:
+        ValueError: something doesn't exist or isn't in its range; says what, and what is.
+        TypeError: an environment or wrapper that can't be carried to another process.
+    """
+    if autoreset not in AUTORESETS:
+        raise ValueError(f"autoreset_mode is one of {', '.join(AUTORESETS)}, not {autoreset!r}")
+    if given.profile not in RESOURCE_PROFILES:
+        known = ", ".join(RESOURCE_PROFILES)
+        raise ValueError(f"resource_profile is one of {known}, not {given.profile!r}")
+    seed = fresh_run_seed() if given.seed is None else given.seed
+    if type(seed) is not int or not 0 <= seed < 2**63:
+        raise ValueError(f"seed is an int from 0 to 2**63 - 1, not {seed!r}")
+    agent: dict[str, Any] = {
+        "name": given.name,
+        "env": _environment(given, num_envs),
+        "policy": {"entry": "dsec.policies:RandomPolicy"},  # never made: the caller is the policy
+        "snapshot_interval": given.snapshot_interval,
+    }
+    if given.reward is not None:
+        agent["reward"] = {"entry": given.reward} if isinstance(given.reward, str) else given.reward
+    for key in ("failover", "deadlines", "limits", "ipc"):
+        told = getattr(given, key, None)
+        agent[key] = {**RESOURCE_PROFILES[given.profile].get(key, {}), **(told or {})}
+    try:
+        checked = Agent.model_validate(agent)
+    except ValidationError as error:
+        raise ValueError(_in_words(error)) from None
+    return talk.Order(
+        version=__version__,
+        agent=checked.model_dump(mode="json", exclude_unset=True),
+        lanes=lanes,
+        seed=seed,
+        autoreset=autoreset,
+        reward=given.reward is not None,
+        out=str(Path(given.record).absolute()) if given.record is not None else "",
+        record="parquet" if given.record is not None else "none",
+    )
+
+
+def limits_of(order: talk.Order) -> tuple[float, float, float]:
+    """How long the start, an answer and the end may take at most, in seconds.
+
+    Deadlines are the kernel's to keep; these are for the case that it doesn't.
+    """
+    deadlines = Agent.model_validate(order.agent).deadlines
+    start_s = 120.0 + deadlines.construct_s * (1 + order.lanes // 8)
+    work_s = max(deadlines.step_s, deadlines.reset_s) + deadlines.reward_s
+    answer_s = 3 * (work_s + deadlines.construct_s) + STEP_MARGIN_S
+    return start_s, answer_s, deadlines.close_s + 5.0
+
+
+def spec_of(env: EnvName | None) -> EnvSpec | None:
+    """The registration behind a name, if this process has it."""
+    if isinstance(env, EnvSpec):
+        return env
+    if not isinstance(env, str):
+        return None
+    return gymnasium.registry.get(env.rpartition(":")[2])
+
+
+def _environment(given: Given, num_envs: int) -> dict[str, Any]:
+    env, kwargs = given.env, dict(given.kwargs)
+    made: dict[str, Any] = {"num_envs": num_envs, "kwargs": kwargs}
+    if isinstance(env, str) and not _only_here(env) and not any(map(callable, given.wrappers)):
+        named = "entry" if _is_entry(env) else "id"
+        return {**made, named: env, "wrappers": [_wrapper(each) for each in given.wrappers]}
+    if env is None or not (isinstance(env, str | EnvSpec) or callable(env)):
+        raise LocalError(
+            "an environment is the id of a registered one, 'module:function', a gymnasium EnvSpec,"
+            f" or a function that returns one; not {env!r}"
+        )
+    name = None if given.wrappers else _importable(env)
+    if name is not None:
+        return {**made, "entry": name}
+    packed = _pickled(env, given.wrappers)
+    return {
+        **made,
+        "entry": "dsec.runners.factory:load",
+        "kwargs": {"pickled": packed, "kwargs": kwargs},
+    }
+
+
+def _is_entry(name: str) -> bool:
+    """Whether `a:b` names a function and not an id that module `a` registers."""
+    module, _, last = name.rpartition(":")
+    return bool(module) and last.isidentifier()
+
+
+def _only_here(name: str) -> bool:
+    """Whether an id was registered by this program, so that a runner would not know it."""
+    spec = gymnasium.registry.get(name)
+    return spec is not None and not str(spec.entry_point).startswith("gymnasium.envs.")
+
+
+def _wrapper(wrapper: Any) -> dict[str, Any]:
+    return {"entry": wrapper} if isinstance(wrapper, str) else dict(wrapper)
+
+
+def _importable(env: Any) -> str | None:
+    """`module:name` of a function or class that a runner can import."""
+    if not (inspect.isfunction(env) or inspect.isclass(env)):
+        return None
+    module, name = env.__module__, env.__qualname__
+    return None if module == "__main__" or "<" in name else f"{module}:{name}"
+
+
+def _pickled(env: EnvName, wrappers: Sequence[Any]) -> str:
+    import cloudpickle
+
+    def make(**kwargs: Any) -> Any:
+        if callable(env):
+            made = env(**kwargs)
+        else:
+            made = gymnasium.make(env, disable_env_checker=True, **kwargs)
+        for wrapper in wrappers:
+            made = wrapper(made)
+        return made
+
+    if any(not callable(each) for each in wrappers):
+        raise TypeError("wrappers are either all names, or all functions and classes")
+    try:
+        data = cloudpickle.dumps(make)
+    except Exception as error:
+        raise TypeError(
+            f"the environment can't be carried to another process: {error}. Give its id or"
+            " 'module:function' instead"
+        ) from None
+    return base64.b64encode(data).decode()
+
+
+def _in_words(error: ValidationError) -> str:
+    said = []
+    for each in error.errors():
+        where = ".".join(str(part) for part in each["loc"])
+        said.append(f"{where}: {each['msg']}")
+    return "; ".join(said)

@@ -1,0 +1,82 @@
+"""Environments that the tests of sandboxes and vectors share: what they are made of is plain."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+
+
+class Cart(CartPoleEnv):
+    """CartPole that says who it is, and may be asked for what goes wrong."""
+
+    gauge: Any = 1
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def boom(self) -> None:
+        ctypes.string_at(0)
+
+    def refuse(self, what: str, *, loud: bool = False) -> None:
+        raise ValueError(f"{what}!" if loud else what)
+
+    def odd(self) -> object:
+        return object()
+
+    def add(self, a: float, b: float) -> float:
+        """Add."""
+        return a + b
+
+
+class Trap(gymnasium.Env[Any, Any]):
+    """Does `what` in step `at`: the first time only if `path` is given, which is made then."""
+
+    def __init__(self, what: str, at: int, path: str = "") -> None:
+        self.observation_space = gymnasium.spaces.Box(-1e6, 1e6, (2,), np.float64)
+        self.action_space = gymnasium.spaces.Discrete(3)
+        self.what, self.at, self.path = what, at, path
+        self.steps, self.total = 0, 0.0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        if self.what == "reset":
+            self._spring()
+        self.steps, self.total = 0, float(self.np_random.integers(100))
+        return self._look(), {"options": options}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        if self.steps == self.at and self.what != "reset":
+            self._spring()
+        self.total += float(action) + float(self.np_random.random())
+        return self._look(), self.total, False, False, {"steps": self.steps}
+
+    def _look(self) -> Any:
+        return np.array([self.steps, self.total])
+
+    def _spring(self) -> None:
+        if self.path:
+            if Path(self.path).exists():
+                return
+            Path(self.path).touch()
+        match self.what:
+            case "segv" | "reset":
+                ctypes.string_at(0)
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "exit":
+                os._exit(3)
+            case "hang":
+                while True:
+                    pass
+            case "raise":
+                raise ValueError("trapped")
