@@ -12,7 +12,7 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,19 +34,17 @@ from dsec.ipc import datagrams, values
 from dsec.ipc.frames import Role
 from dsec.ipc.group import Lockstep, Piece
 from dsec.ipc.layout import EnvRecord, Layout, RewardRecord, decode_spaces
-from dsec.ipc.leaves import Slots
-from dsec.ipc.overflow import Spill
 from dsec.ipc.ring import (
     FLAG_BOUNDARY,
     FLAG_END,
     FLAG_REQUEST,
     KIND_ACTION,
     KIND_END,
-    Outbox,
-    Peer,
     Reader,
 )
 from dsec.sandbox import remote
+from dsec.sandbox.lane import Lane
+from dsec.sandbox.trees import arrays, copy_fixed, place_slots, slice_rows
 
 SLICE_S = 0.05  # how long the kernel is not listened to while an answer is waited for
 FAILOVERS_KEPT = 1000
@@ -54,39 +52,6 @@ REPORT_LINES = 40  # of a report, in the notes of an exception
 
 Told = tuple[dict[int, Any], list[dict[str, Any]]]
 """Terminal observations by environment, and an info for each."""
-
-
-class Lane:
-    """One agent's rings, the caller its policy."""
-
-    def __init__(self, attach: talk.Attach, fds: Sequence[int]) -> None:
-        self.name = attach.agent
-        self.peers: dict[int, Peer] = {}
-        outbox: Outbox | None = None
-        try:
-            for ref in attach.segments:
-                if ref.role == Role.POLICY:
-                    outbox = Outbox(fds[ref.fd], ref.size, ref.role, epoch=ref.epoch)
-                else:
-                    self.peers[ref.role] = Peer(fds[ref.fd], ref.size, ref.role)
-        finally:
-            datagrams.close_fds(fds)
-        if outbox is None or Role.ENV not in self.peers:
-            raise LocalError(f"{attach.agent} came without its rings")
-        self.outbox = outbox
-        for role in (Role.ENV, Role.REWARD, Role.RECORDER):
-            if role in self.peers:
-                outbox.add_reader(self.peers[role])
-        self.reader = Reader(outbox, self.peers[Role.ENV])
-        self.spill = Spill(outbox)
-        self.rewards: Reader | None = None
-        self.seq = 0
-
-    def close(self) -> None:
-        """Forget the mappings; again is no error."""
-        self.outbox.close()
-        for peer in self.peers.values():
-            peer.close()
 
 
 class Lanes:
@@ -422,40 +387,3 @@ class Lanes:
         for lane in self.lanes:
             lane.close()
         self._kernel.forget()
-
-
-def arrays(tree: Any) -> Iterator[NDArray[Any]]:
-    """The arrays of a tree of views, in the order of its space."""
-    if isinstance(tree, dict | tuple):
-        for part in tree.values() if isinstance(tree, dict) else tree:
-            yield from arrays(part)
-    elif not isinstance(tree, Slots):
-        yield tree
-
-
-def slice_rows(tree: Any, first: int, n: int) -> Any:
-    """The same tree, of n environments from `first` on."""
-    if isinstance(tree, dict):
-        return {key: slice_rows(value, first, n) for key, value in tree.items()}
-    if isinstance(tree, tuple):
-        return tuple(slice_rows(value, first, n) for value in tree)
-    part = tree[first : first + n]
-    return Slots(part) if isinstance(tree, Slots) else part
-
-
-def place_slots(tree: Any, rows: Any, first: int) -> None:
-    """Put what has no fixed size in `rows` into the tree that they are a part of."""
-    if isinstance(tree, dict):
-        for key in tree:
-            place_slots(tree[key], rows[key], first)
-    elif isinstance(tree, tuple):
-        for part, row in zip(tree, rows, strict=True):
-            place_slots(part, row, first)
-    elif isinstance(tree, Slots):
-        tree[first : first + len(rows)] = rows
-
-
-def copy_fixed(to: Any, source: Any) -> None:
-    """Copy the arrays of a tree; what has no fixed size is left out."""
-    for mine, theirs in zip(arrays(to), arrays(source), strict=True):
-        mine[...] = theirs

@@ -18,7 +18,8 @@ from dsec.engine import talk
 from dsec.errors import EnvironmentLost, InvalidAction, LayoutError
 from dsec.ipc.layout import FLAG_INFRA, FLAG_TERMINATED, FLAG_TRUNCATED
 from dsec.sandbox import remote
-from dsec.sandbox.lanes import Lanes, arrays
+from dsec.sandbox.lanes import Lanes
+from dsec.sandbox.trees import arrays
 
 STEP_APIS = ("gymnasium", "gym")
 
