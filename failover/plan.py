@@ -31,7 +31,7 @@ POISON_DEATHS = 2  # at the same record, without progress: then an env doesn't t
 SPARES_MAX, SPARES_PERIOD_S = 5, 60.0  # a spare that keeps dying is done without for a while
 SPARE_AFTER_S = 0.005  # to fork one takes the processor from the successor, which has more to do
 CRASH_MORE_S = 0.002  # a crashed one writes its stacks until then, once its successor waits for it
-SPARED = ("state",)  # the levels that need a constructed spare
+SPARED = ("state", "replay")  # the levels that need a constructed spare
 
 # UP: somebody serves, or did his work. RESTING: waits before the next try. COMING: the successor
 # is made. TAKING: it restores and replays. TAKEN: it has; an earlier one isn't reaped yet. DOOMED:

@@ -88,7 +88,7 @@ class Origin(msgspec.Struct, frozen=True):
 class FailoverSettings(msgspec.Struct, frozen=True):
     """How a runner's state is kept for its successor.
 
-    `standby` is a level: `auto`, `state`, `fork` or `none`. `budget` is the share of the
+    `standby` is a level: `auto`, `state`, `fork`, `replay` or `none`. `budget` is the share of the
     time of a step that protection may cost. `cached_steps`: on how many stale observations the
     policy may act while the environment is away.
     """
@@ -101,7 +101,7 @@ class FailoverSettings(msgspec.Struct, frozen=True):
 class Protection(msgspec.Struct, frozen=True):
     """What a runner chose, and measured, to protect its state.
 
-    `level` is `state`, `fork` or `none`; `codec` names how the state is read, empty where
+    `level` is `state`, `fork`, `replay` or `none`; `codec` names how the state is read, empty where
     none is; `interval` counts records between two snapshots; times are per call. `notes` are
     sentences for people: what is not covered (threads, files, children), or why no more was chosen.
     `differs` changes none of this: it says that the last takeover was not exact after all, and why.

@@ -44,6 +44,9 @@ class ForkKeeping:
 
     level = "fork"
     codec = ""
+    paced = True
+    pressing = False
+    spent_s = 0.0
 
     def __init__(self, session: Session, notes: tuple[str, ...] = ()) -> None:
         self._session = session

@@ -24,9 +24,9 @@ from dsec.ipc.layout import FLAG_INFRA, FLAG_TRUNCATED, encode_spaces, ring_byte
 from dsec.ipc.overflow import Spill
 from dsec.ipc.ring import FLAG_BOUNDARY, FLAG_END, KIND_ACTION, KIND_OBS
 from dsec.ipc.turn import ROW_BITS, ROW_MASK, Turn
-from dsec.runners import seeds
 from dsec.runners.chaos import with_faults
 from dsec.runners.clone import ClonedError
+from dsec.runners.episode import EpisodeKeeping
 from dsec.runners.guard import Guard, Retained
 from dsec.runners.heir_env import Standing, begin, take_over
 from dsec.runners.loop import (
@@ -116,6 +116,7 @@ class EnvWorker:
         start = session.start
         n = start.num_envs
         self._session = session
+        self._wiring = wiring
         self._outbox = wiring.outbox
         self._stage = stage
         stage.enter = wiring.outbox.enter
@@ -182,6 +183,8 @@ class EnvWorker:
             keeping = protect(self._session, self._stage)
         if keeping is None:
             return
+        if isinstance(keeping, EpisodeKeeping):
+            keeping.serve(self._wiring)
         actions = Retained(self._actions.reader, self._actions.layout.nbytes)
         fixed = self._record.fixed_bytes
         guard = Guard(self._session, keeping, self._outbox, fixed, (actions,))
@@ -196,8 +199,7 @@ class EnvWorker:
         session, stage = self._session, self._stage
         row = session.claim(self._outbox, self._record.fixed_bytes) >> GRAIN_BITS
         views = self._grid.obs.pick(row)
-        own_seeds = seeds.environment_seeds(session.start.seed, len(stage.envs))
-        stage.reset_all(0, own_seeds, views)
+        stage.start_all(0, session.start.seed, views)
         self._grid.reward[row] = 0.0
         self._grid.flags[row] = 0
         return self._publish(0, irregular=self._variable or any(stage.infos), obs=views)
@@ -241,8 +243,7 @@ class EnvWorker:
         fresh = f"{session.start.seed}/{session.start.epoch}"
         if first := first_seq(session):  # incarnations are counted anew where a run goes on
             fresh += f"/{first}"
-        seeds.reseed_globals(fresh, session.role.name.lower())
-        stage.reset_all(n, seeds.environment_seeds(fresh, len(stage.envs)), views)
+        stage.start_all(n + 1, fresh, views)
         for i, reset_info in enumerate(stage.infos):
             told = {"infra_failure": lost, **({"reset_info": reset_info} if reset_info else {})}
             stage.infos[i] = {"dsec": told}

@@ -53,6 +53,17 @@ class Keeping(Protocol):
     level: str
     codec: str
     notes: tuple[str, ...]
+    paced: bool
+    """Whether snapshots are taken as often as the budget allows; else only where it is `pressing`,
+    and where a ring asks for one."""
+
+    @property
+    def pressing(self) -> bool:
+        """Whether one is to be taken at this very record."""
+
+    @property
+    def spent_s(self) -> float:
+        """Processor time that the next one has taken already, outside of `keep`."""
 
     def keep(self, seq: int, own: int, read: Sequence[int], count: int, interval: int) -> None:
         """Keep the state at `seq`. Arguments as in Snapshot.
@@ -75,6 +86,9 @@ class StateKeeping:
     """
 
     level = "state"
+    paced = True
+    pressing = False
+    spent_s = 0.0
 
     def __init__(
         self,
@@ -194,8 +208,8 @@ class Guard:
         self._seq = -1
         self._budget = max(session.start.failover.budget, 1e-4)
         self._share = self._budget * SHARES[session.role]
-        self._interval = FIRST_INTERVAL
         self._costs: deque[float] = deque(maxlen=RECENT)
+        self._lengths: deque[int] = deque(maxlen=RECENT)
         self._periods: deque[float] = deque(maxlen=RECENT)
         self._cost_s = self._period_s = 0.0
         self._last_s = self._told_s = 0.0
@@ -205,6 +219,7 @@ class Guard:
         strides = (self._stride, *(ring.stride for ring in retained))
         halves = (self._half, *(ring.half for ring in retained))
         self._longest = min(half // size for half, size in zip(halves, strides, strict=True))
+        self._interval = FIRST_INTERVAL if keeping.paced else self._longest
         self.due = 0
 
     def inherit(self, snapshot: Snapshot, seq: int) -> None:
@@ -213,7 +228,8 @@ class Guard:
         self._read = [snapshot.first, snapshot.second][: len(self._retained)]
         self._seq = snapshot.seq
         self._interval = max(1, snapshot.interval)
-        self.due = seq + 1
+        paced = self._keeping is not None and self._keeping.paced
+        self.due = seq + 1 if paced else seq + self._interval
 
     def left(self, n: int) -> int:
         """How many records more fit until a ring would lose what a replay needs; n is the latest.
@@ -242,7 +258,8 @@ class Guard:
         for ring in self._retained:
             ring.note()
         self._left = n, self.left(n)
-        if n >= self.due or self._left[1] < 2:
+        pressing = self._keeping is not None and self._keeping.pressing
+        if pressing or n >= self.due or self._left[1] < 2:
             self.keep(n, count)
 
     def relieve(self, n: int) -> None:
@@ -259,6 +276,8 @@ class Guard:
         """
         measured = self._taken < RECENT or not self._taken % LEARN_EVERY
         began = time.thread_time() if measured else 0.0
+        if measured and self._keeping is not None:
+            began -= self._keeping.spent_s
         self._left = -1, 0
         own = self._outbox.tail
         read = [ring.read if answered else ring.position for ring in self._retained]
@@ -268,10 +287,13 @@ class Guard:
                 self._failures = 0
             except (SnapshotError, MachineError) as error:
                 self._failures += 1
-                if self._failures < FAILURES_MAX and self.left(n) > RETRY_RECORDS:
+                if self._keeping.paced and self.left(n) <= RETRY_RECORDS:
+                    self._failures = FAILURES_MAX
+                if self._failures >= FAILURES_MAX:
+                    self._give_up(str(error))
+                elif self._keeping.paced:
                     self.due = n + RETRY_RECORDS
                     return
-                self._give_up(str(error))
         self._own, self._read = own, read
         for ring in self._retained:
             ring.give_back(answered=answered)
@@ -286,11 +308,7 @@ class Guard:
     def _judge(self, keeping: Keeping) -> None:
         """Tell now and then what was chosen; give up what can't be had for the budget."""
         if self._too_dear and self._session.start.failover.standby == "auto":
-            self._give_up(
-                f"{keeping.level} would cost {self._cost_s * 1e3:.2g} ms every"
-                f" {self._longest} records of {self._period_s * 1e6:.0f} us, for how far the"
-                f" rings reach; the budget is {self._budget:.0%}. Use more ring_slots"
-            )
+            self._give_up(self._why_too_dear(keeping))
             return
         now_s = time.monotonic()
         if self._taken > 2 and now_s - self._told_s > TELL_EVERY_S:
@@ -309,29 +327,42 @@ class Guard:
         if keeping is not None:
             keeping.close()
 
+    def _why_too_dear(self, keeping: Keeping) -> str:
+        cost = f"{keeping.level} would cost {self._cost_s * 1e3:.2g} ms every"
+        period = f"records of {self._period_s * 1e6:.0f} us"
+        budget = f"the budget is {self._budget:.0%}"
+        if keeping.paced:
+            reach = "for how far the rings reach"
+            return f"{cost} {self._longest} {period}, {reach}; {budget}. Use more ring_slots"
+        return f"{cost} {median_low(self._lengths)} {period}, for how short episodes are; {budget}"
+
     def _learn(self, n: int, began: float, ended: float) -> None:
         """Let the interval follow what snapshots and records cost."""
         records = n - self._learned
         if self._taken > 1 and records > 0:  # the first one warms up what it uses
             self._costs.append(ended - began)
+            self._lengths.append(n - self._seq)
             self._periods.append((began - self._last_s) / records)
             self._cost_s, self._period_s = median_low(self._costs), median_low(self._periods)
-        if len(self._costs) >= SAMPLES_MIN:
-            between_s = max(self._cost_s / self._share, BETWEEN_MIN_S)
-            wanted = between_s / max(self._period_s, 1e-9)
-            self._interval = int(min(max(1.0, wanted + 1.0), self._longest))
+        if len(self._costs) >= SAMPLES_MIN and self._keeping is not None:
+            reach = self._longest if self._keeping.paced else median_low(self._lengths)
+            if self._keeping.paced:
+                between_s = max(self._cost_s / self._share, BETWEEN_MIN_S)
+                wanted = between_s / max(self._period_s, 1e-9)
+                self._interval = int(min(max(1.0, wanted + 1.0), self._longest))
             dear_s = self._cost_s / self._budget
-            self._too_dear = dear_s > TOLERANCE * self._longest * self._period_s
+            self._too_dear = dear_s > TOLERANCE * reach * self._period_s
         self._last_s, self._learned = ended, n
 
     def _protection(self, keeping: Keeping) -> Protection:
         """What was chosen, and measured so far; a replay takes half an interval on average."""
+        interval = self._interval if keeping.paced else median_low(self._lengths or (0,))
         return Protection(
             level=keeping.level,
             codec=keeping.codec,
-            interval=self._interval,
+            interval=interval,
             step_us=round(self._period_s * 1e6, 3),
             snapshot_us=round(self._cost_s * 1e6, 3),
-            recovery_ms=round((self._cost_s + self._period_s * self._interval / 2) * 1e3, 3),
+            recovery_ms=round((self._cost_s + self._period_s * interval / 2) * 1e3, 3),
             notes=keeping.notes,
         )

@@ -22,7 +22,9 @@ from dsec.ipc.frames import Kept, Protection, Role, TakenOver, Takeover
 from dsec.ipc.layout import Layout
 from dsec.ipc.recall import Held
 from dsec.ipc.ring import FLAG_END, Peer
+from dsec.runners import episode
 from dsec.runners.clone import ForkKeeping
+from dsec.runners.episode import EpisodeKeeping
 from dsec.runners.failure import describe
 from dsec.runners.guard import Keeping
 from dsec.runners.loop import Session
@@ -122,6 +124,7 @@ class Heir:
         self._why = NOT_AGAIN if frame.truncate else NOTHING_KEPT
         self._keeping: Keeping | None = None
         self._replay: Replay | None = None
+        self._redone = 0  # of the steps that are no longer in the rings
         self._restored_s = 0.0
         self._wrong = False
 
@@ -136,9 +139,9 @@ class Heir:
         restored = min(max(self._restored_s, began), ended)
         return TakenOver(
             exact=not needed or not self._why,
-            level="none" if self._replay is None else "fork" if self._clone else "state",
+            level="none" if self._keeping is None else self._keeping.level,
             seq=last.seq if last else -1,
-            replayed=self._replay.replayed if self._replay else 0,
+            replayed=self._redone + (self._replay.replayed if self._replay else 0),
             restore_ms=round((restored - began) * 1e3, 3),
             replay_ms=round((ended - restored) * 1e3, 3),
             why=self._why if needed else "",
@@ -161,7 +164,7 @@ class Heir:
 
     def _stand(self, seq: int) -> Standing:
         if self._replay is not None and not self._why:
-            self._guarded(self._replay.advance)
+            self._guarded(self._advance)
         if self._why and not self._wrong:
             self._try()
         if not self._why:
@@ -203,13 +206,25 @@ class Heir:
         self._replay = Replay(stage, self.attachment, self._own, *where)
         if self._clone is not None:
             self._keeping = ForkKeeping(self._session)
+        elif snapshot.codec == episode.CODEC:
+            self._keeping = EpisodeKeeping(self._session, stage)
+            self._replay.trail = episode.begin_again(stage, self.attachment, snapshot)
+            self._redone = self._replay.trail.steps
+            stage.episodes = snapshot.counted
         else:
             self._keeping, restore = bind(self._session, stage, snapshot.codec)
             restore(snapshot.parts)
             stage.episodes = snapshot.counted
         stage.restored()
         self._restored_s = time.perf_counter()
-        self._replay.advance()
+        self._advance()
+
+    def _advance(self) -> None:
+        replay, keeping = self._replay, self._keeping
+        assert replay is not None, "restored"
+        replay.advance()
+        if replay.trail is not None and isinstance(keeping, EpisodeKeeping):
+            keeping.inherit(replay.trail, replay.position, replay.action)
 
     def _guarded(self, do: Callable[[], None]) -> None:
         """Whatever is raised in restored environments says that they are not what they were; but

@@ -9,16 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from dsec.errors import SnapshotError
-from dsec.failover.codecs import Codec, codec_named, find_codec
+from dsec.failover.codecs import Codec, codec_named, episodes_repeat, find_codec
 from dsec.ipc.frames import Kept, Protection
 from dsec.runners import seeds
 from dsec.runners.clone import ForkKeeping
+from dsec.runners.construct import make_env
+from dsec.runners.episode import EpisodeKeeping
 from dsec.runners.guard import Keeping, StateKeeping
 from dsec.runners.loop import Session
 from dsec.runners.stage import NEXT_STEP, Stage
 
 CODECS_FOR_STATE = ("auto", "state")
 """The standbys with which a state may be kept as bytes."""
+SPARED = (*CODECS_FOR_STATE, "replay")
+"""Those with which a spare may wait for its predecessor's death."""
 
 Restore = Callable[[Sequence[bytes | memoryview]], None]
 
@@ -34,8 +38,10 @@ def protect(session: Session, stage: Stage) -> Keeping | None:
         return None
     keeping: Keeping | None = None
     notes: tuple[str, ...] = ()
-    if standby != "fork":
-        seed = seeds.derive(session.start.seed, "protection")
+    seed = seeds.derive(session.start.seed, "protection")
+    if standby == "replay":
+        keeping, notes = _replayed(session, stage, seed)
+    elif standby != "fork":
         codec, said = find_codec(stage.envs[0], seed=seed)
         notes += said
         if codec is not None:
@@ -45,6 +51,20 @@ def protect(session: Session, stage: Stage) -> Keeping | None:
     chosen = Protection(keeping.level, keeping.codec, notes=keeping.notes)
     session.channel.send(Kept(0, chosen))
     return keeping
+
+
+def _replayed(session: Session, stage: Stage, seed: int) -> tuple[Keeping | None, tuple[str, ...]]:
+    """Episodes that are done again, if they come out the same; and why not."""
+    if len(stage.envs) > 1:
+        return None, ("replay: it is for one environment, not for a vector of them",)
+    if session.start.caller:
+        return None, ("replay: a caller may change its environment between two steps",)
+    settings = session.start.env
+    found = episodes_repeat(stage.envs[0], seed=seed, make=lambda: make_env(settings))
+    if found.difference:
+        return None, (f"replay: {found.difference}",)
+    stage.watch_beginnings()
+    return EpisodeKeeping(session, stage), ()
 
 
 def bind(session: Session, stage: Stage, codec: str) -> tuple[Keeping, Restore]:

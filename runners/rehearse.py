@@ -29,7 +29,7 @@ from dsec.ipc.ring import KIND_ACTION, KIND_OBS
 from dsec.runners.failure import describe
 from dsec.runners.heir_env import Heir
 from dsec.runners.loop import Session
-from dsec.runners.protect import CODECS_FOR_STATE
+from dsec.runners.protect import SPARED
 from dsec.runners.stage import Stage
 from dsec.runners.transitions import GRAIN_BITS, ActionStream, EnvGrid
 from dsec.runners.wiring import Attachment, connect
@@ -53,7 +53,7 @@ def rehearse(session: Session, stage: Stage) -> None:
     """
     poll = select.poll()
     poll.register(session.channel.fileno(), select.POLLIN)
-    if session.start.failover.standby not in CODECS_FOR_STATE or poll.poll(IDLE_MS):
+    if session.start.failover.standby not in SPARED or poll.poll(IDLE_MS):
         return
     globals_now = codec_named(_CODEC, _Nothing())
     kept = globals_now.capture()

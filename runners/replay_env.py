@@ -18,6 +18,7 @@ from dsec.ipc.leaves import Slots
 from dsec.ipc.recall import Held
 from dsec.ipc.ring import FLAG_OVERFLOW, FLAG_REQUEST, KIND_ACTION, KIND_OBS, Peer
 from dsec.ipc.segment import role_name
+from dsec.runners.episode import Trail, payload_of
 from dsec.runners.requests import Requests, decode
 from dsec.runners.stage import Stage
 from dsec.runners.transitions import GRAIN_BITS, HEAD_BYTES, EnvGrid, Grid, peers_fault
@@ -36,6 +37,8 @@ class Replay:
         seq: the last observation that was replayed.
         replayed: how many transitions.
         action: where the action that comes next begins, or will.
+        position: where the record after that begins, or will.
+        trail: of the episode, if its actions are to be kept; the next one's when that begins.
     """
 
     def __init__(
@@ -56,9 +59,11 @@ class Replay:
         self._actions = Layout(attachment.action_space, n, "action")
         views = self._actions.views(self._policy.buffer, HEAD_BYTES)
         self._grid = Grid(self._policy, views)
-        self.seq, self._position, self.action = seq, position, action
+        self.seq, self.position, self.action = seq, position, action
         self._known = action  # the policy's tail, when it was looked at
         self.replayed = 0
+        self.trail: Trail | None = None
+        self._payload = b""
 
     def advance(self) -> None:
         """Replay everything that is published by now.
@@ -70,14 +75,14 @@ class Replay:
             Exception: whatever an environment raised.
         """
         _, tail, _ = recall.positions(self._own)
-        for held in recall.records(self._own, self._position, tail):
+        for held in recall.records(self._own, self.position, tail):
             action = self.action
             try:
                 self._repeat(held)
             except Exception:
                 self._still_there(held.position, action)
                 raise
-            self.seq, self._position = held.seq, held.end
+            self.seq, self.position = held.seq, held.end
             self.replayed += 1
 
     def _still_there(self, position: int, action: int) -> None:
@@ -120,6 +125,20 @@ class Replay:
             self._compare_tail(n, held)
         if irregular:
             stage.forget()
+        if self.trail is not None:
+            self._follow(self.trail)
+
+    def _follow(self, trail: Trail) -> None:
+        """The episode's trail now leads here, or another one's begins."""
+        made, began = self._made, self._stage.began
+        if began is trail.began:
+            trail.act(self._payload)
+            trail.add(made.reward, made.flags, made.obs)
+        elif began is None:
+            self.trail = None
+        else:
+            self.trail = Trail(began)
+            self.trail.see(made.obs)
 
     def _compare(self, n: int, row: int) -> None:
         made, published = self._made, self._published
@@ -157,6 +176,8 @@ class Replay:
             policy = self._policy
             rest = overflow.tail(policy, held.flags, held.offset, held.nbytes, fixed)
             return None, decode(rest)
+        if self.trail is not None:
+            self._payload = payload_of(self._policy, held, fixed)
         views = self._grid.pick(held.offset >> GRAIN_BITS)
         if self._actions.variable:
             policy = self._policy

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
 
-from dsec.errors import LayoutError, ValueCodecError
+from dsec.errors import LayoutError, SnapshotError, ValueCodecError
+from dsec.failover.codecs import BeginningCodec, beginning_of
 from dsec.ipc.frames import Phase
 from dsec.ipc.layout import (
     FLAG_ASIDE,
@@ -41,6 +43,23 @@ _STEP = int(Phase.STEP)
 _RESET = int(Phase.RESET)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Beginning:
+    """How an episode of an only environment began.
+
+    Attributes:
+        record: its first observation.
+        state: of the environment before its reset (beginnings.py); empty if it was new then.
+        seed: the name of the seed that it was reset with; empty if there was none.
+        cost_s: processor time that it took to capture the state.
+    """
+
+    record: int
+    state: bytes = b""
+    seed: str = ""
+    cost_s: float = 0.0
+
+
 class Stage:
     """One agent's environments, and what of their latest step has no place in the fixed part.
 
@@ -53,6 +72,8 @@ class Stage:
         first_seeds: by environment, the seed of its first reset, should that bring none; None
             once it has been reset.
         at: the environment that was stepped last, or is being stepped.
+        began: how the episode began, as far as that is watched; None where it isn't known, and
+            `unbegun` says why.
 
     Raises:
         UserCodeError: they can't be made, or don't agree on their spaces.
@@ -75,6 +96,10 @@ class Stage:
         self.forget()
         self.episodes = 0
         self.enter: Callable[[int, int], None] = _tell_nobody
+        self.began: Beginning | None = None
+        self.unbegun = "how this episode began is not known"
+        self._beginnings: BeginningCodec | None = None
+        self._used = False
 
     def _construct(self) -> None:
         session = self.session
@@ -94,6 +119,9 @@ class Stage:
         self.envs.clear()
         self._construct()
         self.forget()
+        self._used = False
+        if self._beginnings is not None:
+            self.watch_beginnings()
 
     def detach(self) -> None:
         """No progress word is mine any more."""
@@ -109,6 +137,37 @@ class Stage:
                 first = first or error
         if first is not None:
             raise first
+
+    def watch_beginnings(self) -> None:
+        """From now on have the state before each reset in `began`; for a single environment."""
+        self._beginnings = beginning_of(self.envs[0])
+
+    def start_all(self, record: int, seed: str, views: Any) -> None:
+        """Reset everything with the seeds of this name, which give observation `record`."""
+        if seed != self.session.start.seed:  # whose generators were seeded when it was constructed
+            seeds.reseed_globals(seed, self.session.role.name.lower())
+        own_seeds = seeds.environment_seeds(seed, len(self.envs))
+        self.reset_all(max(0, record - 1), own_seeds, views)
+        self.began = Beginning(record, seed=seed)
+
+    def begin_again(self, began: Beginning, views: Any) -> None:
+        """Let the environment begin that episode.
+
+        Raises:
+            SnapshotError: the state is none of such an environment.
+        """
+        if self._used:
+            self.rebuild()
+        self.watch_beginnings()
+        assert self._beginnings is not None, "watched"
+        if began.state:
+            self._beginnings.restore(began.state)
+            obs, self.infos[0] = self._reset(0, max(0, began.record - 1), again=True)
+            self.record.layout.write(views, 0, obs)
+        else:
+            self.start_all(began.record, began.seed, views)
+        self.began = began
+        self.session.phase = Phase.STEP
 
     def reset_all(self, n: int, own_seeds: Sequence[int], views: Any) -> None:
         """Reset each environment with its own seed; write the observations into `views`."""
@@ -212,11 +271,31 @@ class Stage:
         self._final.write(self._final_views, 0, obs)
         self.finals[i] = self._final.read(self._final_views, 0)
 
+    def _watch(self, record: int) -> None:
+        """Take down how the episode begins."""
+        assert self._beginnings is not None, "asked for"
+        began = time.thread_time()
+        try:
+            state = self._beginnings.capture()
+        except SnapshotError as error:
+            self.began, self.unbegun = None, str(error)
+            return
+        self.began = Beginning(record, state, cost_s=time.thread_time() - began)
+
     def _reset(
-        self, i: int, n: int, seed: int | None = None, options: dict[str, Any] | None = None
+        self,
+        i: int,
+        n: int,
+        seed: int | None = None,
+        options: dict[str, Any] | None = None,
+        *,
+        again: bool = False,
     ) -> tuple[Any, dict[str, Any]]:
         self.session.phase = Phase.RESET
+        if self._beginnings is not None and seed is None and not again:
+            self._watch(n + 1)
         self.enter(_RESET, n)
+        self._used = True
         env = self.envs[i]
         seed = self.first_seeds[i] if seed is None else seed
         given: dict[str, Any] = {} if seed is None else {"seed": seed}

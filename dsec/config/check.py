@@ -246,6 +246,7 @@ def _across(source: Source) -> Iterator[Diagnostic]:
         if isinstance(agent, dict):
             yield from _check_env(source, agent, ("agents", index, "env"))
             yield from _check_kwargs(source, agent, ("agents", index))
+            yield from _check_replay(source, agent, ("agents", index, "failover", "standby"))
     total = sum(count for _, count in _named(agents))
     if total > AGENTS_MAX:
         if all(count <= AGENTS_MAX for _, count in _named(agents)):
@@ -281,6 +282,19 @@ def _check_env(source: Source, agent: dict[str, Any], path: KeyPath) -> Iterator
     if not given:
         yield source.diagnostic(
             (*path, "id"), "missing: give id (CartPole-v1) or entry (my_package.envs:make)"
+        )
+
+
+def _check_replay(source: Source, agent: dict[str, Any], path: KeyPath) -> Iterator[Diagnostic]:
+    failover, env = agent.get("failover"), agent.get("env")
+    if not isinstance(failover, dict) or not isinstance(env, dict):
+        return
+    width = env.get("num_envs", 1)
+    if failover.get("standby") == "replay" and _is_whole(width) and width > 1:
+        yield source.diagnostic(
+            path,
+            f"replay does one environment's episodes again, and num_envs is {width}: those of a "
+            "vector begin at different steps. Use auto, or more agents with num_envs: 1",
         )
 
 

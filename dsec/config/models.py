@@ -260,11 +260,13 @@ class Restarts(Model):
 class Failover(Model):
     """What happens when a runner dies: a successor goes on where it was."""
 
-    standby: Literal["auto", "state", "fork", "none"] = Field(
+    standby: Literal["auto", "state", "fork", "replay", "none"] = Field(
         default="auto",
         description="How the environment's state is kept for a successor. state: snapshots by a "
         "codec that has proven faithful, and a constructed spare; where there is no such codec, as "
-        "fork. fork: sleeping copies of the process. none: not at all; after a death the episode "
+        "fork. fork: sleeping copies of the process. replay: a constructed spare does the episode "
+        "again from its beginning, for a single environment (num_envs: 1) whose episodes come out "
+        "the same then; where they don't, as fork. none: not at all; after a death the episode "
         "ends as an infrastructure failure and a fresh one begins. "
         "auto: as state, and given up where protection_budget would be exceeded twofold because "
         "the rings are too short for snapshots that are as rare as it wants.",

@@ -18,15 +18,19 @@ from typing import Any
 
 from dsec.errors import SnapshotError
 from dsec.failover.codecs import actors, ale, mujoco, pickled, selfcheck, tensors
+from dsec.failover.codecs.beginnings import BeginningCodec, Restarted
 from dsec.failover.codecs.contract import Codec
 from dsec.failover.codecs.plan import AttributePlan
 from dsec.failover.codecs.selfcheck import LIMIT_S
 from dsec.failover.codecs.writing import Kind
 
 __all__ = [
+    "BeginningCodec",
     "Codec",
     "Examined",
+    "beginning_of",
     "codec_named",
+    "episodes_repeat",
     "examine",
     "find_codec",
     "find_object_codec",
@@ -74,6 +78,22 @@ def codec_named(name: str, env: Any) -> Codec:
         raise SnapshotError(f"no codec is called {name!r}")
     ale.prepare(env)
     return AttributePlan(env, name=name, natives=_natives)
+
+
+def beginning_of(env: Any) -> BeginningCodec:
+    """How an environment's episodes begin, as bytes (see beginnings.py)."""
+    return BeginningCodec(env, _natives)
+
+
+def episodes_repeat(
+    env: Any, *, seed: int, make: Callable[[], Any], limit_s: float = LIMIT_S
+) -> selfcheck.Verdict:
+    """Try whether an episode comes out the same when it is done again from its beginning: in this
+    environment's copy, and in one that `make` constructs in another process. As `examine`, this
+    disturbs nothing here. `capture_us` includes the reset."""
+    return selfcheck.check(
+        env, lambda each: Restarted(each, beginning_of(each)), seed=seed, make=make, limit_s=limit_s
+    )
 
 
 def _named_plan(env: Any) -> AttributePlan:

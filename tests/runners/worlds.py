@@ -263,6 +263,16 @@ class Moody(Line):
         return obs, float(os.getpid()), terminated, truncated, info
 
 
+class Spoiled(Line):
+    """Its rewards are those of a process, but for the first 1,000 steps that it does."""
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = super().step(action)
+        if self._total > 1000:
+            reward = float(os.getpid())
+        return obs, reward, terminated, truncated, info
+
+
 class Reusing(Line):
     """Returns the same array every time, as some simulators do."""
 
