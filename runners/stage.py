@@ -162,6 +162,7 @@ class Stage:
         assert self._beginnings is not None, "watched"
         if began.state:
             self._beginnings.restore(began.state)
+            self.first_seeds[0] = None  # it goes on with the generators that it has been given
             obs, self.infos[0] = self._reset(0, max(0, began.record - 1), again=True)
             self.record.layout.write(views, 0, obs)
         else:
