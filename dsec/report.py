@@ -139,8 +139,8 @@ class Failover:
 class AgentReport:
     """Where one agent stands. `state` is `starting`, `ready` (it waits for others to start),
     `running`, `done` or `quarantined`; `failovers` counts what it survived, `protection` says by
-    role how its state is kept; `chain` is the value of its hash chain at the end, in hexadecimal
-    digits."""
+    role how its state is kept, `pinned` what keeps its process deterministic; `chain` is the value
+    of its hash chain at the end, in hexadecimal digits."""
 
     name: str
     group: str
@@ -152,6 +152,7 @@ class AgentReport:
     lost: int = 0
     failovers: int = 0
     protection: dict[Role, Protection] = field(default_factory=dict)
+    pinned: dict[Role, dict[str, str]] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     death: Death | None = None
     chain: str = ""

@@ -72,6 +72,7 @@ class RunSpec:
         dry: bring every agent to Ready, close it, record nothing (`dsec-kernel validate`).
         log_bytes_max: size at which a runner's stdout or stderr file is rotated once.
         drain_timeout_s: what an agent has between Drain and its end before it is killed.
+        deterministic: as the configuration's run.deterministic says.
         recorder: whether a recorder joins the rings; without one nothing is counted or kept.
     """
 
@@ -87,3 +88,4 @@ class RunSpec:
     drain_timeout_s: float = 10.0
     recorder: bool = True
     recorder_image: str = "base"
+    deterministic: bool = False

@@ -100,6 +100,7 @@ class Start(Frame, tag="start", frozen=True):
     whoever wired itself as the policy asks for more than actions (runners/requests.py), resets
     included; what follows an end is the autoreset mode that it holds, `same_step`, `next_step` or
     `disabled`. Empty: episodes follow one another.
+    `deterministic` is the run's: pin what can be pinned.
     """
 
     agent: str
@@ -120,6 +121,7 @@ class Start(Frame, tag="start", frozen=True):
     chaos: dict[str, float] = {}
     origin: Origin | None = None
     caller: str = ""
+    deterministic: bool = False
 
 
 class Wire(Frame, tag="wire", frozen=True):
@@ -206,9 +208,11 @@ class Constructed(Frame, tag="constructed", frozen=True):
 
 
 class Ready(Frame, tag="ready", frozen=True):
-    """Constructed, wired, spaces known: Go may come. `learns` is only ever true of a policy."""
+    """Constructed, wired, spaces known: Go may come. `learns` is only ever true of a policy.
+    `pinned` is what holds in this process, by name, where the run is deterministic."""
 
     learns: bool = False
+    pinned: dict[str, str] = {}
     protection: Protection = Protection("none")
 
 

@@ -22,10 +22,19 @@ from dsec.origin import VARIABLE, origin
 
 MARK = "DSEC_RUN"  # names the run in the environment of all its processes
 _ARGV = ("-P", "-m", "dsec.runners.zygote", "--control", "3", "--lifeline", "4")
-_ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+DETERMINISTIC = {
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # else cuBLAS may add in another order each time
+    "MKL_CBWR": "AUTO",  # else a sum may depend on how its array is aligned
+    "NUMBA_NUM_THREADS": "1",
+    "OPENCV_FOR_THREADS_NUM": "1",
+}
+"""What `run.deterministic` adds: libraries read these when they are loaded, or first used. Whoever
+has set one already had a reason."""
 
 
-def environment(run: str) -> Mapping[str, str]:
+def environment(run: str, *, deterministic: bool = False) -> Mapping[str, str]:
     """The environment of zygotes: ours, with one thread for each library, a fixed hash seed, and
     those folders of our import path that a Python of this installation wouldn't search."""
     own, found = (f"{sys.prefix}/lib", f"{sys.base_prefix}/lib"), set(_site_folders())
@@ -34,8 +43,10 @@ def environment(run: str) -> Mapping[str, str]:
     searched = [p for p in places if p and p not in found and not p.startswith(own)]
     paths = [str(Path(p).absolute()) for p in searched]
     paths += filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-    changes = {**dict.fromkeys(_ONE_THREAD, "1"), "PYTHONHASHSEED": "0", MARK: run}
+    changes = {**dict.fromkeys(ONE_THREAD, "1"), "PYTHONHASHSEED": "0", MARK: run}
     changes[VARIABLE] = origin()
+    if deterministic:
+        changes |= {name: os.environ.get(name, pin) for name, pin in DETERMINISTIC.items()}
     return {**os.environ, **changes, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
 
 

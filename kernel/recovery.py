@@ -64,7 +64,9 @@ class Recovery:
     def begin(self) -> None:
         """The agent runs: protect its roles."""
         for role, runner in self._agent.runners.items():
-            self._protected(role, runner.said[frames.Ready].protection)
+            ready = runner.said[frames.Ready]
+            self._agent.report.pinned[role] = ready.pinned
+            self._protected(role, ready.protection)
 
     def close(self) -> None:
         """The agent ends: nothing is replaced any more."""

@@ -194,7 +194,7 @@ class Supervisor:
 
     def _open(self, lifeline: int) -> None:
         self.loop, self.lifeline, name = asyncio.get_running_loop(), lifeline, uuid.uuid4().hex
-        self.environment = launch.environment(name)
+        self.environment = launch.environment(name, deterministic=self.spec.deterministic)
         self.logs = Logs(Path(self.spec.run_dir) / "logs", self.spec.log_bytes_max)
         self.reaper = reap.Reaper(self.loop, f"{launch.MARK}={name}" if self._shared else "")
 

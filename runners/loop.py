@@ -39,7 +39,7 @@ from dsec.ipc.frames import (
 )
 from dsec.ipc.overflow import Spill
 from dsec.ipc.ring import FLAG_END, KIND_END, Outbox, Reader, watch_signal
-from dsec.runners import seeds
+from dsec.runners import pin, seeds
 from dsec.runners.failure import EXIT_KERNEL_GONE, RunnerExit
 from dsec.runners.wiring import Attachment, Wiring, connect
 
@@ -93,7 +93,10 @@ class Session:
         self._seeded: frozenset[str] = frozenset()
 
     def reseed(self) -> None:
-        """Seed the global generators of libraries that have been loaded since the last call."""
+        """Seed the global generators of libraries that have been loaded since the last call; in a
+        deterministic run pin what they do."""
+        if self.start.deterministic:
+            pin.pin()
         self._seeded = seeds.reseed_globals(
             self.start.seed, self.role.name.lower(), done=self._seeded
         )
@@ -253,7 +256,8 @@ def live(session: Session, wiring: Wiring, worker: Worker) -> None:
     session.where = ""
     session.phase = Phase.IDLE
     wiring.outbox.enter(Phase.IDLE, 0)
-    session.channel.send(Ready(learns=worker.learns))
+    pinned = pin.in_force() if session.start.deterministic else {}
+    session.channel.send(Ready(learns=worker.learns, pinned=pinned))
     try:
         go, _ = session.expect(Go)
     except DrainedEarly:

@@ -141,7 +141,6 @@ Restartings = Annotated[int, Field(ge=0, le=10**9), BeforeValidator(_whole)]
 Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Chance = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, le=WEEK_S, allow_inf_nan=False)]
-OnlyFalse = Annotated[bool, _only(False), WithJsonSchema({"const": False})]
 OnlyTrue = Annotated[bool, _only(True), WithJsonSchema({"const": True})]
 OnlyZero = Annotated[int, _only(0), WithJsonSchema({"const": 0})]
 Kwargs = Annotated[dict[str, Any], WithJsonSchema({"type": "object"})]
@@ -187,8 +186,12 @@ class Run(Model):
         default=None,
         description="Instead of steps: finished episodes of all agents together, in fixed quotas.",
     )
-    deterministic: OnlyFalse = Field(
-        default=False, description="Only false: no more is pinned than the seeds and the quotas."
+    deterministic: bool = Field(
+        default=False,
+        description="Beyond seeds and quotas, which are always fixed, pin what libraries would "
+        "choose by chance or by trial: torch uses deterministic algorithms only (an operation that "
+        "has none raises) and one thread, CUBLAS_WORKSPACE_CONFIG and MKL_CBWR are set. What is in "
+        "force is in summary.json, for each process. Costs speed.",
     )
 
 

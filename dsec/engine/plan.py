@@ -87,7 +87,11 @@ def make_spec(
             if number:
                 agents.append(_alike(agents[-1], name, share, own))
             else:
-                agents.append(agent_spec(agent, name, share, own, open_files, images, config.chaos))
+                made = agent_spec(
+                    agent, name, share, own, open_files, images, config.chaos,
+                    deterministic=config.run.deterministic,
+                )  # fmt: skip
+                agents.append(made)
         try:
             for runner in agents[-1].runners:
                 frames.encode(runner.start)
@@ -106,6 +110,7 @@ def make_spec(
         disk_wait_s=config.record.disk_wait_s,
         dry=dry,
         recorder_image=BASE_IMAGE,
+        deterministic=config.run.deterministic,
     )
 
 
@@ -117,6 +122,8 @@ def agent_spec(
     open_files: int,
     images: Images,
     chaos: Chaos,
+    *,
+    deterministic: bool = False,
 ) -> AgentSpec:
     """What the kernel is told of one agent."""
     deadline_s = _deadlines(agent)
@@ -152,6 +159,7 @@ def agent_spec(
             cpus=tuple(sorted(set(agent.limits.cpus or ()))),
             failover=_failover(agent),
             chaos=_chances(chaos) if role is Role.ENV else {},
+            deterministic=deterministic,
             **own,
         )
         runners.append(RunnerSpec(role, image, start, deadline_s))

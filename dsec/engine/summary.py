@@ -92,6 +92,11 @@ def details(report: RunReport, ledger: Ledger | None = None) -> dict[str, Any]:
                 "chain": agent.chain or None,
                 "pss_peak_bytes": peaks.get(agent.name),
                 "failovers": agent.failovers,
+                "pinned": {
+                    role.name.lower(): pinned
+                    for role, pinned in sorted(agent.pinned.items())
+                    if pinned
+                },
                 "protection": {
                     role.name.lower(): msgspec.to_builtins(protection)
                     for role, protection in sorted(agent.protection.items())

@@ -32,13 +32,49 @@ def fingerprints(
         runs.walker("walk"),
     ]
     config = runs.write_config(folder / "config.yaml", agents, steps=3000)
-    finished = runs.run(config, folder, *options, prepare=prepare)
+    return hashes(runs.run(config, folder, *options, prepare=prepare))
+
+
+def hashes(finished: runs.Finished) -> dict[str, str]:
+    """Of the recording's files."""
     assert finished.code == 0, finished.stderr
     files = [name for name in finished.details["files"] if name.endswith(".parquet")]
     assert files
     return {
         name: hashlib.sha256((finished.run_dir / name).read_bytes()).hexdigest() for name in files
     }
+
+
+def jittered(folder: Path, steps: int, most_ms: float) -> dict[str, str]:
+    """Sixteen agents, each of whose steps takes as long as chance has it."""
+    folder.mkdir()
+    jitter = {"entry": "tests.crash.jitter:Jitter", "kwargs": {"most_ms": most_ms}}
+    agents = [
+        {
+            "name": "pole",
+            "count": 16,
+            "env": {"id": "CartPole-v1", "wrappers": [jitter]},
+            "policy": {"entry": "dsec.policies:RandomPolicy"},
+        }
+    ]
+    settings = {"name": "jitter", "seed": 5, "steps": 16 * steps, "deterministic": True}
+    config = runs.write_config(folder / "config.yaml", agents, steps=0, run=settings)
+    return hashes(runs.run(config, folder, timeout_s=600))
+
+
+@pytest.mark.slow
+@pytest.mark.guarantee("G12")
+def test_jitter_changes_nothing(tmp_path: Path) -> None:
+    first = jittered(tmp_path / "first", steps=25, most_ms=10)
+    assert jittered(tmp_path / "again", steps=25, most_ms=10) == first
+
+
+@pytest.mark.soak
+@pytest.mark.guarantee("G12")
+def test_jitter_of_100_ms_changes_nothing_in_100_runs(tmp_path: Path) -> None:
+    first = jittered(tmp_path / "0", steps=200, most_ms=100)
+    for number in range(1, 100):
+        assert jittered(tmp_path / str(number), steps=200, most_ms=100) == first
 
 
 @pytest.mark.slow

@@ -1,0 +1,21 @@
+"""An environment whose steps take as long as chance has it: the machine's, not the agent's."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+import gymnasium
+
+
+class Jitter(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Each step takes up to `most_ms` milliseconds longer."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], most_ms: float) -> None:
+        super().__init__(env)
+        self.most_ms = most_ms
+
+    def step(self, action: Any) -> Any:
+        time.sleep(random.SystemRandom().random() * self.most_ms / 1e3)
+        return self.env.step(action)
