@@ -45,12 +45,12 @@ class ForkKeeping:
     level = "fork"
     codec = ""
     paced = True
-    pressing = False
     spent_s = 0.0
 
     def __init__(self, session: Session, notes: tuple[str, ...] = ()) -> None:
         self._session = session
         self._clone = 0
+        self._lost = False
         self.notes = (*notes, *self._obstacles())
 
     def keep(self, seq: int, own: int, read: Sequence[int], count: int, interval: int) -> None:
@@ -76,6 +76,7 @@ class ForkKeeping:
             shared.let_go(files)
             raise SnapshotError(f"the runner can't be forked: {error.strerror}") from None
         if pid == 0:
+            self._clone = 0  # which is no child of this process
             kernels.close()
             shared.replace(files)
             random.setstate(drawn)  # Python seeds it anew in each forked child
@@ -91,7 +92,25 @@ class ForkKeeping:
         self._session.channel.send(Clone(pid, seq), (kernels.fileno(),))
         kernels.close()
         self.close()
-        self._clone = pid
+        self._clone, self._lost = pid, False
+        self._listen()
+        self._heard()
+
+    @property
+    def pressing(self) -> bool:
+        """The clone was killed: who dies now would have no successor."""
+        return self._lost
+
+    def _listen(self) -> None:
+        """Hear of the clone's end, unless user code listens to its own children."""
+        known = signal.getsignal(signal.SIGCHLD)
+        if known is signal.SIG_DFL or isinstance(getattr(known, "__self__", None), ForkKeeping):
+            signal.signal(signal.SIGCHLD, self._heard)
+            signal.siginterrupt(signal.SIGCHLD, False)  # user code's calls are none of our business
+
+    def _heard(self, *_: object) -> None:
+        if self._clone and not self._lost and shared.ended(self._clone):
+            self._lost = self._session.attention = True
 
     def _own_fds(self) -> tuple[int, int]:
         return self._session.channel.fileno(), self._session.lifeline

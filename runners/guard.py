@@ -211,8 +211,9 @@ class Guard:
         self._costs: deque[float] = deque(maxlen=RECENT)
         self._lengths: deque[int] = deque(maxlen=RECENT)
         self._periods: deque[float] = deque(maxlen=RECENT)
-        self._cost_s = self._period_s = 0.0
-        self._last_s = self._told_s = 0.0
+        self._steps: deque[float] = deque(maxlen=RECENT)  # by the clock
+        self._cost_s = self._period_s = self._step_s = 0.0
+        self._last_s = self._clock_s = self._told_s = 0.0
         self._learned = self._taken = self._failures = 0
         self._left = -1, 0  # the latest record that was asked about, and the answer
         self._too_dear = False
@@ -329,7 +330,8 @@ class Guard:
 
     def _why_too_dear(self, keeping: Keeping) -> str:
         cost = f"{keeping.level} would cost {self._cost_s * 1e3:.2g} ms every"
-        period = f"records of {self._period_s * 1e6:.0f} us"
+        record_s = self._step_s if keeping.paced else self._period_s
+        period = f"records of {record_s * 1e6:.0f} us"
         budget = f"the budget is {self._budget:.0%}"
         if keeping.paced:
             reach = "for how far the rings reach"
@@ -338,21 +340,24 @@ class Guard:
 
     def _learn(self, n: int, began: float, ended: float) -> None:
         """Let the interval follow what snapshots and records cost."""
-        records = n - self._learned
+        records, clock_s = n - self._learned, time.monotonic()
         if self._taken > 1 and records > 0:  # the first one warms up what it uses
             self._costs.append(ended - began)
             self._lengths.append(n - self._seq)
             self._periods.append((began - self._last_s) / records)
+            self._steps.append((clock_s - self._clock_s) / records)
             self._cost_s, self._period_s = median_low(self._costs), median_low(self._periods)
+            self._step_s = median_low(self._steps)
         if len(self._costs) >= SAMPLES_MIN and self._keeping is not None:
-            reach = self._longest if self._keeping.paced else median_low(self._lengths)
+            reach_s = median_low(self._lengths) * self._period_s
             if self._keeping.paced:
+                # What is too much for one who waits most of the time may be little for the agent.
+                reach_s = self._longest * self._step_s
                 between_s = max(self._cost_s / self._share, BETWEEN_MIN_S)
                 wanted = between_s / max(self._period_s, 1e-9)
                 self._interval = int(min(max(1.0, wanted + 1.0), self._longest))
-            dear_s = self._cost_s / self._budget
-            self._too_dear = dear_s > TOLERANCE * reach * self._period_s
-        self._last_s, self._learned = ended, n
+            self._too_dear = self._cost_s / self._budget > TOLERANCE * reach_s
+        self._last_s, self._clock_s, self._learned = ended, clock_s, n
 
     def _protection(self, keeping: Keeping) -> Protection:
         """What was chosen, and measured so far; a replay takes half an interval on average."""

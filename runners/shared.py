@@ -111,10 +111,11 @@ def _children() -> list[int]:
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):
             found += [int(word) for word in (task / "children").read_text().split()]
-    return [pid for pid in found if not _ended(pid)]
+    return [pid for pid in found if not ended(pid)]
 
 
-def _ended(pid: int) -> bool:
+def ended(pid: int) -> bool:
+    """Whether a child process has ended, be it that nobody has waited for it yet."""
     try:
         options = os.WEXITED | os.WNOHANG | os.WNOWAIT
         return os.waitid(os.P_PID, pid, options) is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 
 import pytest
 
@@ -105,3 +106,24 @@ def test_what_a_fork_would_not_copy_is_not_cloned(
     assert protection.level == "none"
     for words in told:
         assert words in " ".join(protection.notes), protection.notes
+
+
+@pytest.mark.guarantee("G3")
+def test_a_clone_that_is_killed_is_made_anew_at_once(successions: Successions) -> None:
+    """And not when the next is due: who dies until then would have no successor."""
+    budget = FailoverSettings(standby="fork", budget=1e-4)
+    plan = AgentPlan(steps=8000, failover=budget, ring_slots=2048)
+    succession = successions(plan)
+    killed: list[int] = []
+
+    def kill_clone() -> None:
+        succession.collect(Role.ENV)
+        assert succession.clone is not None
+        killed.append(succession.clone.pid)
+        os.kill(succession.clone.pid, signal.SIGKILL)
+
+    succession.drive({400: kill_clone, 800: kill_clone, 1200: succession.promote_clone})
+    assert len(set(killed)) == 2, "the second was another one"
+    [answer] = succession.takeovers[Role.ENV]
+    assert (answer.exact, answer.level) == (True, "fork")
+    assert compare_with_reference(succession.agent) > 0
