@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-import time
+import select
 from typing import Any
 
 import gymnasium
@@ -17,5 +17,6 @@ class Jitter(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.most_ms = most_ms
 
     def step(self, action: Any) -> Any:
-        time.sleep(random.SystemRandom().random() * self.most_ms / 1e3)
+        # Not to wait for anything: to take long is what it is for.
+        select.select((), (), (), random.SystemRandom().random() * self.most_ms / 1e3)
         return self.env.step(action)
