@@ -147,7 +147,7 @@ class CallerWorker(env.EnvWorker):
             while True:
                 irregular = True
                 if at == _ASKED or over[0]:
-                    self._aside(n, row, at)
+                    self._aside(n, row, at, self._grid.obs.pick(row))
                 else:
                     try:
                         result = step(read(action_rows, at))
@@ -167,7 +167,7 @@ class CallerWorker(env.EnvWorker):
                         irregular = True
                 seq = n + 1
                 if irregular or seq == next_mark or session.attention:
-                    published = self._answer(seq, row, irregular)
+                    published = self._answer(seq, irregular, None)
                     next_mark, n = self._next_mark, seq
                     turn.keep = self._guard is not None
                     if not turn.keep:
@@ -197,15 +197,15 @@ class CallerWorker(env.EnvWorker):
         try:
             while True:
                 row, at = self._wait(n)
+                views = grid.obs.pick(row)
                 if at == _ASKED:
-                    self._aside(n, row, at)
+                    self._aside(n, row, at, views)
                     irregular = True
                 else:
                     irregular = step(
-                        n, read, self._actions.views(n), grid.obs.pick(row), grid.reward[row],
-                        grid.flags[row],
+                        n, read, self._actions.views(n), views, grid.reward[row], grid.flags[row],
                     )  # fmt: skip
-                published = self._answer(n + 1, row, irregular or self._variable)
+                published = self._answer(n + 1, irregular or self._variable, views)
                 n += 1
                 if self._guard is None:
                     reader.release()
@@ -214,21 +214,21 @@ class CallerWorker(env.EnvWorker):
         finally:
             self._seq = n
 
-    def _answer(self, seq: int, row: int, irregular: bool) -> int:
+    def _answer(self, seq: int, irregular: bool, views: Any) -> int:
         session = self._session
         if self._requests.closing:
             session.draining = session.attention = True
-        published = self._publish(seq, irregular, self._grid.obs.pick(row))
+        published = self._publish(seq, irregular, views)
         self._seq = seq
         if not self._protected:
             self._look_protected()
             self._next_mark = self._mark_after(seq)
         return published
 
-    def _aside(self, n: int, row: int, at: int) -> None:
+    def _aside(self, n: int, row: int, at: int, views: Any) -> None:
         """A request, or a reset in the place of a step: write the record that answers it."""
         grid = self._grid
-        views, rewards, flags = grid.obs.pick(row), grid.reward[row], grid.flags[row]
+        rewards, flags = grid.reward[row], grid.flags[row]
         if at == _ASKED:
             self._requests.answer(n, self._asked(), views, rewards, flags)
         else:

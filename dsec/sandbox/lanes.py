@@ -83,6 +83,7 @@ class Lanes:
         self.failovers: deque[talk.Survived] = deque(maxlen=FAILOVERS_KEPT)
         self.files: tuple[str, ...] = ()
         self.busy = False
+        self._early = self._arrived = False
         self._answer_s, self._close_s = answer_s, close_s
         self._reads_rewards = order.reward
         self._lock = threading.Lock()
@@ -193,6 +194,24 @@ class Lanes:
         self.busy = False
         return notable or self.variable
 
+    def send_only(self) -> None:
+        """Send `actions`; `wait` is to follow."""
+        self.busy = True
+        if self.all_actions.variable:
+            self._send_each()
+            return
+        with contextlib.suppress(RingTimeout, RingInterrupted):
+            self._early = self._lockstep.step(0.0)
+            self._arrived = True
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Wait for what `send_only` has sent; returns, and raises, what `send` does."""
+        notable, arrived = self._early, self._arrived
+        if not arrived:
+            notable = self._gather(self._lockstep.gather, timeout_s)
+        self._arrived = self.busy = False
+        return notable or self.variable
+
     def request(self, asked: dict[str, Any], lanes: Sequence[int] | None = None) -> dict[int, Told]:
         """Ask these lanes, all by default, for something that is no step; return what they told.
 
@@ -212,9 +231,9 @@ class Lanes:
 
     def settle(self) -> None:
         """Take in what an interrupted call left under way."""
-        if self.busy:
+        if self.busy and not self._arrived:
             self._gather(self._lockstep.gather)
-            self.busy = False
+        self._arrived = self.busy = False
 
     def _ask(self, asked: dict[int, dict[str, Any]]) -> None:
         self.busy = True
@@ -296,10 +315,11 @@ class Lanes:
     # ------------------------------------------------------------ waiting
 
     def _gather(self, call: Callable[[float], bool], limit_s: float | None = None) -> bool:
-        until = time.monotonic() + (limit_s or self._answer_s)
+        limit_s = self._answer_s if limit_s is None else limit_s
+        until = time.monotonic() + limit_s
         while True:
             with contextlib.suppress(RingTimeout, RingInterrupted):
-                return call(SLICE_S)
+                return call(min(SLICE_S, max(0.0, until - time.monotonic())))
             self._listen(until)
             call = self._lockstep.gather
 
@@ -310,8 +330,8 @@ class Lanes:
         if time.monotonic() > until:
             missing = ", ".join(self.lanes[i].name for i in self._lockstep.missing)
             raise SandboxTimeout(
-                f"no answer from {missing} for {self._answer_s:g} s, and no death either; is the"
-                " machine stopped, or overloaded? More time: answer_timeout_s"
+                f"no answer from {missing} in time, and no death either. Is the machine stopped, or"
+                " overloaded? More time: answer_timeout_s"
             )
 
     def hear(self) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
 
@@ -80,3 +81,47 @@ class Trap(gymnasium.Env[Any, Any]):
                     pass
             case "raise":
                 raise ValueError("trapped")
+
+
+class Sampled(gymnasium.Env[Any, Any]):
+    """Observations drawn from any space, infos of many kinds, episodes of a few steps; whether an
+    episode terminates or is truncated, and what it tells, its own generator says."""
+
+    def __init__(
+        self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
+    ) -> None:
+        self.observation_space, self.action_space = observation_space, action_space
+        self.left, self.resets = 0, 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        if seed is not None:
+            self.observation_space.seed(seed)
+        self.left = int(self.np_random.integers(1, 5))
+        self.resets += 1  # which a seed does not undo: an extra reset would be seen
+        told = {"resets": self.resets, "options": str(options)}
+        return self.observation_space.sample(), told if self.left % 2 else {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        told = np.sum(spaces.flatten(self.action_space, action), dtype=np.float64)
+        self.left -= 1
+        number = self.np_random.random()
+        ended = self.left <= 0
+        info: dict[str, Any] = {}
+        if number < 0.6:
+            info = {
+                "number": float(number),
+                "count": self.left,
+                "text": f"left {self.left}",
+                "array": np.full((2,), number, np.float32),
+                "nested": {"flag": ended, "small": np.float32(number)},
+            }
+        return (
+            self.observation_space.sample(),
+            float(number + told),
+            ended and number < 0.5,
+            ended and number >= 0.4,
+            info,
+        )
