@@ -6,7 +6,9 @@ Owns the file through which the one tells the other. Loaded only in children of 
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import signal
 import time
 from pathlib import Path
@@ -23,7 +25,8 @@ must not see it, and a forked copy has to say so anew."""
 
 class Mortal(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Writes down whose process it steps in, whenever that is another. Nothing stays open: what a
-    process shares with others would keep it from being cloned."""
+    process shares with others would keep it from being cloned. The copies in which a codec is tried
+    may write no file, and need not: nobody kills them."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], path: str) -> None:
         super().__init__(env)
@@ -34,7 +37,8 @@ class Mortal(gymnasium.Wrapper[Any, Any, Any, Any]):
         if _written_by != os.getpid():
             _written_by = os.getpid()
             file = os.open(self.path, os.O_WRONLY)
-            os.pwrite(file, b"%10d" % _written_by, 0)  # of one length: never read by half
+            with contextlib.suppress(OSError):
+                os.pwrite(file, b"%10d" % _written_by, 0)  # of one length: never read by half
             os.close(file)
         return self.env.step(action)
 
@@ -62,13 +66,22 @@ class Metered(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class Killer(RandomPolicy):
-    """Sends SIGSEGV to the environment at every `every`-th action, before it says which one it is,
-    and appends the milliseconds until its next observation to `<path>.ms`."""
+    """Sends SIGSEGV to the environment once in `every` actions, before it says which one it is, and
+    appends the milliseconds until its next observation to `<path>.ms`.
+
+    How many actions lie between two kills is drawn from a half to three halves of that: at equal
+    distances all of them would find the same time since the last snapshot.
+    """
 
     def __init__(self, *, path: str, every: int, **spec: Any) -> None:
         super().__init__(**spec)
         self.path, self.every = path, every
         self.acts, self.killed_at = 0, 0
+        self.distances = random.Random(self.every)
+        self.next = self._after(0)
+
+    def _after(self, acts: int) -> int:
+        return acts + self.distances.randint(self.every // 2, self.every * 3 // 2)
 
     def act(self, obs: Any) -> Any:
         """Stop the watch that runs, or start one."""
@@ -79,7 +92,8 @@ class Killer(RandomPolicy):
                 file.write(f"{took_ms}\n")
         action = super().act(obs)
         self.acts += 1
-        if self.every and self.acts % self.every == 0:
+        if self.acts == self.next:
+            self.next = self._after(self.acts)
             victim = int(Path(self.path).read_text())
             self.killed_at = time.monotonic_ns()
             os.kill(victim, signal.SIGSEGV)

@@ -40,7 +40,8 @@ class ClonedError(BaseException):
 
 
 class ForkKeeping:
-    """One clone at a time; an older one is ended when the kernel has the newer one's channel."""
+    """One clone at a time; an older one is ended when the kernel has the newer one's channel, and
+    waited for when the next one is made: to take its memory down is the system's work, and long."""
 
     level = "fork"
     codec = ""
@@ -49,7 +50,7 @@ class ForkKeeping:
 
     def __init__(self, session: Session, notes: tuple[str, ...] = ()) -> None:
         self._session = session
-        self._clone = 0
+        self._clone = self._ended = 0
         self._lost = False
         self.notes = (*notes, *self._obstacles())
 
@@ -76,7 +77,7 @@ class ForkKeeping:
             shared.let_go(files)
             raise SnapshotError(f"the runner can't be forked: {error.strerror}") from None
         if pid == 0:
-            self._clone = 0  # which is no child of this process
+            self._clone = self._ended = 0  # which are no children of this process
             kernels.close()
             shared.replace(files)
             random.setstate(drawn)  # Python seeds it anew in each forked child
@@ -91,7 +92,8 @@ class ForkKeeping:
         shared.let_go(files)
         self._session.channel.send(Clone(pid, seq), (kernels.fileno(),))
         kernels.close()
-        self.close()
+        self._wait()
+        self._end()
         self._clone, self._lost = pid, False
         self._listen()
         self._heard()
@@ -116,16 +118,29 @@ class ForkKeeping:
         return self._session.channel.fileno(), self._session.lifeline
 
     def _obstacles(self) -> tuple[str, ...]:
-        return shared.obstacles(self._own_fds(), (self._clone,))
+        return shared.obstacles(self._own_fds(), (self._clone, self._ended))
 
-    def close(self) -> None:
-        """End the clone there is; again is no error."""
+    def _end(self) -> None:
+        """Kill the clone there is."""
         pid, self._clone = self._clone, 0
         if pid:
             # Until it is waited for its number is nobody else's, unless user code waits for all.
-            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+                self._ended = pid
+
+    def _wait(self) -> None:
+        """Wait for the one that was killed last."""
+        pid, self._ended = self._ended, 0
+        if pid:
+            with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
+
+    def close(self) -> None:
+        """End the clone there is; again is no error."""
+        self._wait()
+        self._end()
+        self._wait()
 
 
 def become(session: Session, channel: Channel) -> None:

@@ -24,6 +24,8 @@ from dsec.runners import isolate
 
 SHOWN: Final = 4
 _OUR_MAPPINGS: Final = "/memfd:dsec"
+_SHARED: Final = (b" rw-s ", b" rwxs ", b" -w-s ", b" -wxs ")
+"""How /proc/self/maps says that a mapping is shared and can be written to."""
 _KEPT_FLAGS: Final = os.O_ACCMODE | os.O_APPEND | os.O_NONBLOCK | os.O_DIRECT | os.O_SYNC
 
 
@@ -125,13 +127,17 @@ def ended(pid: int) -> bool:
 
 def _mappings() -> list[str]:
     """Shared memory that can be written to, without that of the rings."""
+    text = Path("/proc/self/maps").read_bytes()
     found = []
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        words = line.split(maxsplit=5)
-        if words[1][1] == "w" and words[1][3] == "s":
+    for mark in _SHARED:  # hundreds of lines are not taken apart for the few that matter
+        at = text.find(mark)
+        while at >= 0:
+            begin, end = text.rfind(b"\n", 0, at) + 1, text.find(b"\n", at)
+            words = text[begin:end].decode(errors="replace").split(maxsplit=5)
             name = words[5] if len(words) > 5 else "without a name"
-            if not name.startswith(_OUR_MAPPINGS):
+            if words[1].encode() == mark.strip() and not name.startswith(_OUR_MAPPINGS):
                 found.append(name)
+            at = text.find(mark, end)
     return found
 
 
