@@ -69,7 +69,7 @@ def run(session: Session, worker: type[EnvWorker] | None = None) -> None:
         )
     )
     if start.epoch > 0:
-        rehearse(session, stage)
+        rehearse(session, stage, serve)
     try:
         frame, fds = session.expect_wiring()
     except DrainedEarly:
@@ -105,6 +105,11 @@ def _live(
     else:
         wiring = session.connect(frame, fds)
         live(session, wiring, make(session, wiring, stage, begin(session, stage)))
+
+
+def serve(session: Session, wiring: Wiring, stage: Stage, standing: Standing) -> None:
+    """The worker's part alone."""
+    EnvWorker(session, wiring, stage, standing).serve(Go())
 
 
 class EnvWorker:

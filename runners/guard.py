@@ -35,9 +35,11 @@ TOLERANCE: Final = 2.0
 SHARES: Final = {Role.ENV: 0.7, Role.POLICY: 0.2, Role.REWARD: 0.1}
 """Of the agent's budget: they wait for each other, so what each takes adds up. Environments die
 most, and theirs is the state that is dear."""
-BETWEEN_MIN_S: Final = 0.003
-"""Processor time that a replay may always take. To fence and to wake takes about as long, so
-snapshots that follow faster make no failover shorter that anybody would notice."""
+BETWEEN_MIN_S: Final = 0.002
+RECORDS_MIN: Final = 5
+"""What a replay may always take, in processor time and in records. To fence and to wake takes about
+as long, and the step that was under way is done again anyhow: with more snapshots no failover would
+be shorter that anybody would notice."""
 LEARN_EVERY: Final = 8  # snapshots, once the interval is known
 FAILURES_MAX: Final = 16
 RETRY_RECORDS: Final = 4
@@ -355,7 +357,7 @@ class Guard:
                 reach_s = self._longest * self._step_s
                 between_s = max(self._cost_s / self._share, BETWEEN_MIN_S)
                 wanted = between_s / max(self._period_s, 1e-9)
-                self._interval = int(min(max(1.0, wanted + 1.0), self._longest))
+                self._interval = int(min(max(RECORDS_MIN, wanted + 1.0), self._longest))
             self._too_dear = self._cost_s / self._budget > TOLERANCE * reach_s
         self._last_s, self._clock_s, self._learned = ended, clock_s, n
 

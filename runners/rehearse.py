@@ -14,9 +14,9 @@ import gc
 import os
 import select
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -25,19 +25,23 @@ from dsec.failover.keep import Keeper, Snapshot
 from dsec.ipc import frames, segment
 from dsec.ipc.frames import EnvSettings, Phase, Role, TakenOver, Takeover, Wire
 from dsec.ipc.layout import decode_spaces, encode_spaces, ring_bytes
-from dsec.ipc.ring import KIND_ACTION, KIND_OBS
+from dsec.ipc.overflow import Spill
+from dsec.ipc.ring import KIND_ACTION, KIND_OBS, Outbox
 from dsec.runners.failure import describe
-from dsec.runners.heir_env import Heir
+from dsec.runners.heir_env import Heir, Standing
 from dsec.runners.loop import Session
 from dsec.runners.protect import SPARED
 from dsec.runners.stage import Stage
 from dsec.runners.transitions import GRAIN_BITS, ActionStream, EnvGrid
-from dsec.runners.wiring import Attachment, connect
+from dsec.runners.wiring import Attachment, Wiring, connect
+
+Serve = Callable[[Session, Wiring, Stage, Standing], None]
+"""Serves the stream, from where it stands to its end."""
 
 IDLE_MS: Final = 5
 """Who has heard nothing for so long is a spare: a successor is told at once to take over."""
 ROUNDS: Final = 4  # the interpreter adapts code that has run a few times
-_STEPS: Final = 6  # CartPole falls after eight in the same direction
+_STEPS: Final = 24  # CartPole falls after eight to ten in the same direction
 _SLOTS: Final = 32
 _CODEC: Final = "attributes"
 
@@ -46,7 +50,14 @@ class _Nothing:
     """Has no attributes: its state is that of the process's generators."""
 
 
-def rehearse(session: Session, stage: Stage) -> None:
+class _Deaf(Session):
+    """Leaves on the channel what is there: it is for the spare, when it has rehearsed."""
+
+    def look(self) -> None:
+        """See nothing."""
+
+
+def rehearse(session: Session, stage: Stage, serve: Serve) -> None:
     """Get ready to take over soon, unless the kernel has something to say already.
 
     Whatever goes wrong is left to the takeover itself, which has somebody to tell.
@@ -60,7 +71,7 @@ def rehearse(session: Session, stage: Stage) -> None:
     try:
         decode_spaces(encode_spaces(stage.observation_space, stage.action_space))
         find_codec(stage.envs[0], seed=0, check=False)
-        for _ in take_over_from_nobody(session):
+        for _ in take_over_from_nobody(session, serve):
             if poll.poll(0):
                 break
     except Exception as error:
@@ -72,19 +83,21 @@ def rehearse(session: Session, stage: Stage) -> None:
     gc.freeze()
 
 
-def take_over_from_nobody(session: Session) -> Iterator[TakenOver]:
+def take_over_from_nobody(session: Session, serve: Serve) -> Iterator[TakenOver]:
     """Take over from somebody who never was, a few times; give what would be answered."""
-    start = msgspec.structs.replace(session.start, env=EnvSettings(id="CartPole-v1"), num_envs=1)
-    double = Session(session.channel, start, session.lifeline)
+    world = EnvSettings(id="CartPole-v1")
+    start = msgspec.structs.replace(session.start, env=world, num_envs=1, chaos={}, steps=0)
+    double = _Deaf(session.channel, start, session.lifeline)
+    double.draining = True  # its stream ends with the first record that it publishes
     stage = Stage(double)
     try:
         for _ in range(ROUNDS):
-            yield _round(double, stage)
+            yield _round(double, stage, serve)
     finally:
         stage.close()
 
 
-def _round(session: Session, stage: Stage) -> TakenOver:
+def _round(session: Session, stage: Stage, serve: Serve) -> TakenOver:
     spaces = stage.observation_space, stage.action_space
     sizes, encoded = ring_bytes(*spaces, 1, _SLOTS), encode_spaces(*spaces)
     with ExitStack() as stack:
@@ -116,16 +129,19 @@ def _round(session: Session, stage: Stage) -> TakenOver:
         attachment = Attachment(Role.ENV, frame.wire, fds)
         heir = Heir(session, stage, attachment, frame, os.dup(keeper.fd), None)
         answer = heir.answer()
-        attachment.open().close()
-        heir.catch_up(-1)
+        wiring = attachment.open()
+        stack.callback(wiring.close)
+        stack.callback(stage.detach)
+        wiring.follow(policy_learns=False)
+        serve(session, wiring, stage, heir.catch_up(-1))
         return answer
 
 
-def _live(stage: Stage, keeper: Keeper, env: Any, policy: Any) -> None:
-    """A few steps, as the predecessor would have done and kept them."""
+def _live(stage: Stage, keeper: Keeper, env: Wiring, policy: Wiring) -> None:
+    """A few steps, as the predecessor would have done and kept them; the last action is pending."""
     outbox, acts = env.outbox, policy.outbox
     grid = EnvGrid(outbox, stage.observation_space, 1)
-    fixed = grid.record.fixed_bytes
+    fixed, spill = grid.record.fixed_bytes, Spill(outbox)
     actions = ActionStream(env.reader(Role.POLICY), env.peers[Role.POLICY], stage.action_space, 1)
     row = outbox.claim(fixed, 0.0) >> GRAIN_BITS
     stage.reset_all(0, (0,), grid.obs.pick(row))
@@ -133,13 +149,19 @@ def _live(stage: Stage, keeper: Keeper, env: Any, policy: Any) -> None:
     outbox.commit(0, KIND_OBS, 0, fixed)
     state = codec_named(_CODEC, stage.envs[0]).capture()
     keeper.put(Snapshot(0, outbox.tail, acts.tail, 0, stage.episodes, 1, _CODEC, (state,)))
-    nbytes = actions.layout.nbytes
     for n in range(_STEPS):
-        at = acts.claim(nbytes, 0.0)
-        acts.buffer[at : at + nbytes] = bytes(nbytes)
-        acts.commit(n, KIND_ACTION, 0, nbytes)
+        _act(acts, n, actions.layout.nbytes)
         row = outbox.claim(fixed, 0.0) >> GRAIN_BITS
         actions.reader.next(0.0, Phase.IDLE)
         views = grid.obs.pick(row)
-        stage.step(n, actions.read, actions.views(n), views, grid.reward[row], grid.flags[row])
-        outbox.commit(n + 1, KIND_OBS, 0, fixed)
+        rewards, flags = grid.reward[row], grid.flags[row]
+        irregular = stage.step(n, actions.read, actions.views(n), views, rewards, flags)
+        tail = stage.encode_tail(views) if irregular else b""
+        spill.commit(n + 1, KIND_OBS, 0, fixed, tail, 0.0)
+    _act(acts, _STEPS, actions.layout.nbytes)
+
+
+def _act(acts: Outbox, n: int, nbytes: int) -> None:
+    at = acts.claim(nbytes, 0.0)
+    acts.buffer[at : at + nbytes] = bytes(nbytes)
+    acts.commit(n, KIND_ACTION, 0, nbytes)

@@ -12,6 +12,7 @@ from dsec.ipc import channel
 from dsec.ipc.channel import Channel
 from dsec.ipc.frames import EnvSettings, FailoverSettings, Role, Start
 from dsec.runners import rehearse
+from dsec.runners.env import serve
 from dsec.runners.loop import Session
 from dsec.runners.stage import Stage
 
@@ -30,11 +31,12 @@ def session(end: Channel) -> Session:
 
 
 def test_every_round_restores_and_replays_exactly(ends: tuple[Channel, Channel]) -> None:
-    answers = list(rehearse.take_over_from_nobody(session(ends[0])))
+    answers = list(rehearse.take_over_from_nobody(session(ends[0]), serve))
     assert len(answers) == rehearse.ROUNDS
     for answer in answers:
         assert (answer.exact, answer.level, answer.why) == (True, "state", "")
         assert answer.replayed == answer.seq > 0
+        assert answer.action_last == "0"
 
 
 def test_nothing_is_said_and_no_generator_has_moved(
@@ -43,7 +45,7 @@ def test_nothing_is_said_and_no_generator_has_moved(
     mine = session(ends[0])
     stage = Stage(mine)
     before = random.getstate(), np.random.get_state(legacy=False)["state"]["key"].tobytes()
-    rehearse.rehearse(mine, stage)
+    rehearse.rehearse(mine, stage, serve)
     after = random.getstate(), np.random.get_state(legacy=False)["state"]["key"].tobytes()
     assert after == before
     assert not ends[1].pending()
