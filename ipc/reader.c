@@ -92,6 +92,27 @@ int dsec_advance(dsec_reader *r)
     return DSEC_OK;
 }
 
+/* Step over the published records before number `seq`; they stay held until they are released. */
+int dsec_pass(dsec_reader *r, uint64_t seq)
+{
+    if (reader_closed(r))
+        return DSEC_CLOSED;
+    for (;;) {
+        uint64_t tail;
+        dsec_record next;
+        int rc = dsec_tail(r, r->read, &tail);
+        if (rc || tail == r->read)
+            return rc;
+        rc = dsec_look(r, r->read, tail, &next);
+        if (rc || next.seq >= seq)
+            return rc;
+        r->known = tail;
+        r->now = next;
+        r->start = r->read;
+        r->read += next.stride;
+    }
+}
+
 /* Is the tail at `want`, or an urgent record ahead? */
 static int ready(dsec_reader *r, uint64_t want, uint64_t *tail)
 {

@@ -336,6 +336,11 @@ class Reader:
         self.seq, self.offset, self.nbytes, self.epoch, self.kind, self.flags = _unpack(self._view)
         return True
 
+    def pass_by(self, seq: int) -> None:
+        """Step over the published records before `seq`, which are held until a release."""
+        if code := lib.dsec_pass(self.c, seq):
+            fail(code, self.c.fault, f"a record on the {role_name(self.peer.role)} ring")
+
     def look(self) -> None:
         """Set the attributes to the current record's, which turn.py leaves alone."""
         self.seq, self.offset, self.nbytes, self.epoch, self.kind, self.flags = _unpack(self._view)

@@ -227,11 +227,7 @@ class EnvWorker:
     def _pass_by(self, standing: Standing) -> None:
         """Step over the actions that led to what is published; give back what no replay needs."""
         reader = self._actions.reader
-        _, tail, _ = recall.positions(reader.peer)
-        for held in recall.records(reader.peer, int(reader.c.read), tail):
-            if held.seq >= standing.seq:
-                break
-            reader.next(0.0)
+        reader.pass_by(standing.seq)
         if standing.snapshot is None:
             reader.release()
 

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -95,6 +96,26 @@ def test_a_reader_may_hold_records_and_go_on(wires: Wires) -> None:
     assert reader.seq == 3
 
 
+def test_records_that_were_done_with_are_passed_by(wires: Wires) -> None:
+    outbox = wires.writer(E, R)
+    reader = wires.reader(R, E)
+    reader.pass_by(5)
+    for seq in range(3, 9):
+        put(outbox, seq, pattern(seq, 400))
+    reader.pass_by(3)
+    reader.pass_by(6)
+    held = reader.available
+    reader.next(0.0)
+    assert (reader.seq, payload_of(reader)) == (6, pattern(6, 400))
+    with pytest.raises(RingTimeout):
+        outbox.claim(outbox.record_bytes_max, 0.0)  # what was passed by is held
+    reader.release()
+    outbox.claim(outbox.record_bytes_max, 0.0)
+    reader.pass_by(400)
+    assert held == 3 * stride(400) and reader.available == 0
+    assert not reader.try_next()
+
+
 def test_a_record_takes_at_most_half_the_ring(wires: Wires) -> None:
     outbox = wires.writer(E, P)
     most = outbox.record_bytes_max
@@ -150,7 +171,8 @@ def test_after_close_every_call_is_a_local_error_and_views_stay_valid(wires: Wir
     for close in (mine.close, reader.peer.close):
         close()
         close()
-        for call in (reader.try_next, reader.release, reader.release_prior, reader.arm):
+        calls = (reader.try_next, reader.release, reader.release_prior, reader.arm)
+        for call in (*calls, partial(reader.pass_by, 1)):
             with pytest.raises(LocalError, match="after close"):
                 call()
         with pytest.raises(LocalError, match="after close"):
