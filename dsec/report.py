@@ -14,6 +14,7 @@ from dsec.origin import MISMATCH
 
 EXIT_FAILED = 70  # the runner reported its exception in a Failed frame
 FAILOVERS_WHOLE = 200
+RECYCLED = "recycled"  # the kind of an end that was no death
 EXIT_PERMANENT = 125  # user code asks not to be restarted
 
 
@@ -35,7 +36,8 @@ class Death:
         cause: one sentence: `killed by SIGSEGV in step`, `hung in reset for 30.0 s (deadline
             30 s), killed`, `raised ValueError in step: ...`, `left with exit code 3 in step`.
         kind: `signal`, `exit`, `exception`, `hang`, `import`, `spawn`, `protocol` or `corrupt`
-            (its ring holds what it may not). Runners that were fenced because another runner of
+            (its ring holds what it may not); or `recycled`, which is no fault: it stepped aside for
+            a fresh process. Runners that were fenced because another runner of
             their agent died have no Death of their own.
         signal: number of the signal that ended it, 0 if none.
         exit_code: exit code, -1 if a signal ended it.
@@ -134,13 +136,19 @@ class Failover:
     replay_ms: float
     total_ms: float
 
+    @property
+    def recycled(self) -> bool:
+        """It was planned, and nothing came of it but a fresh process."""
+        return self.death.kind == RECYCLED and self.exact and not self.tried
+
 
 @dataclass(slots=True)
 class AgentReport:
     """Where one agent stands. `state` is `starting`, `ready` (it waits for others to start),
-    `running`, `done` or `quarantined`; `failovers` counts what it survived, `protection` says by
-    role how its state is kept, `pinned` what keeps its process deterministic; `chain` is the value
-    of its hash chain at the end, in hexadecimal digits."""
+    `running`, `done` or `quarantined`; `failovers` counts what it survived, `recycled` how often a
+    healthy runner of it was replaced by a fresh one, `protection` says by role how its state is
+    kept, `pinned` what keeps its process deterministic; `chain` is the value of its hash chain at
+    the end, in hexadecimal digits."""
 
     name: str
     group: str
@@ -151,6 +159,7 @@ class AgentReport:
     returns_last: float = 0.0
     lost: int = 0
     failovers: int = 0
+    recycled: int = 0
     protection: dict[Role, Protection] = field(default_factory=dict)
     pinned: dict[Role, dict[str, str]] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
@@ -215,6 +224,9 @@ class RunReport:
         was not enough. A run may survive any number of them, so of those beyond the first
         FAILOVERS_WHOLE only the figures are kept, without what the dead wrote."""
         agent = self.agents[failover.agent]
+        if failover.recycled:
+            agent.recycled += 1
+            return failover
         protection = agent.protection.get(failover.role)
         unkept = failover.level == "none" and not failover.poisoned
         if unkept and protection is not None and protection.notes:

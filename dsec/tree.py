@@ -64,3 +64,8 @@ def starting_max(cores: int) -> int:
     more at once would only push each of them towards its deadline; fewer would leave processors
     idle between an agent's many small steps on its way, and zygotes with little to do at once."""
     return max(24, 12 * cores)
+
+
+def spares_max(cores: int) -> int:
+    """How many spares may be constructed at a time, beside agents that step."""
+    return max(2, cores)

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from dsec.failover.detect import Word
-from dsec.ipc.frames import Crashing, ErrorInfo, Failed, ImportFailed, Phase, Role
+from dsec.ipc.frames import Crashing, ErrorInfo, Failed, ImportFailed, Phase, Retired, Role
 from dsec.ipc.segment import CrashRecord
-from dsec.report import EXIT_FAILED, Death, signal_name
+from dsec.report import EXIT_FAILED, RECYCLED, Death, signal_name
 from dsec.spec import ImageSpec
 
 PEERS_FAULTS = ("dsec.errors.PeerError", "dsec.errors.CorruptRingError")
@@ -98,6 +98,8 @@ def diagnose(found: Evidence) -> Death:
         if writer is not None:
             whose = f"the {writer.name.lower()} runner wrote what it may not"
             cause = f"could not go on: {whose}: {error.message}"
+    elif (retired := found.said.get(Retired)) is not None and not signum and found.code <= 0:
+        kind, cause, seq = RECYCLED, f"recycled: {retired.why}", retired.seq
     elif broken is not None:
         kind, error = "import", broken.error
         cause = f"import of {broken.module}: {error.message}"

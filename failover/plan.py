@@ -25,7 +25,7 @@ from typing import NamedTuple
 from dsec.failover.diagnose import PEERS_FAULTS
 from dsec.failover.intensity import backoff_s, request_restart
 from dsec.ipc.frames import Phase, Role
-from dsec.report import EXIT_PERMANENT, Death
+from dsec.report import EXIT_PERMANENT, RECYCLED, Death
 
 POISON_DEATHS = 2  # at the same record, without progress: then an env doesn't try it again
 SPARES_MAX, SPARES_PERIOD_S = 5, 60.0  # a spare that keeps dying is done without for a while
@@ -40,17 +40,22 @@ State = enum.Enum("State", "UP RESTING COMING TAKING TAKEN DOOMED OVER")
 Standby = enum.Enum("Standby", "NONE COMING UP")
 
 # READY: the successor is constructed. TAKEN: it has restored and replayed. RESTED: the time of a
-# REST is over. SPARE_DUE: the time of a LATER is over. STANDBY_*: of the spare or the clone. DRAIN:
-# the agent is to end at its next boundary. CLOSE: the agent ends, whatever happens.
-Event = enum.Enum("Event", "READY TAKEN RESTED SPARE_DUE STANDBY_UP STANDBY_LOST DRAIN CLOSE")
+# REST is over. SPARE_DUE: the time of a LATER is over. SPARE_TURN: after a QUEUE. STANDBY_*: of the
+# spare or the clone. DRAIN: the agent is to end at its next boundary. CLOSE: the agent ends,
+# whatever happens.
+Event = enum.Enum(
+    "Event", "READY TAKEN RESTED SPARE_DUE SPARE_TURN STANDBY_UP STANDBY_LOST DRAIN CLOSE"
+)
+_STANDBYS = (Event.SPARE_DUE, Event.SPARE_TURN, Event.STANDBY_UP, Event.STANDBY_LOST)
 
 # FORK: make a successor. ADOPT: the spare that is being made becomes it. PROMOTE: so does the
 # standby, and is told to take over. TAKE: the successor is told to. REST: say RESTED after `value`
-# seconds. RESUME: the successor holds the seat, and may publish. DRAIN: tell it to. SPARE: make a
-# standby. LATER: say SPARE_DUE after `value` seconds. HURRY: whoever is lost may finish its report
-# for `value` seconds more, and is killed then. GIVE_UP: the agent is at fault; `value` says why
-# there is no successor, and is empty if there are none at all.
-Do = enum.Enum("Do", "FORK ADOPT PROMOTE TAKE REST RESUME DRAIN SPARE LATER HURRY GIVE_UP")
+# seconds. RESUME: the successor holds the seat, and may publish. DRAIN: tell it to. QUEUE: say
+# SPARE_TURN when few others make a spare. SPARE: make one. LATER: say SPARE_DUE after `value`
+# seconds. HURRY: whoever is lost may finish its report for `value` seconds more, and is killed
+# then. GIVE_UP: the agent is at fault; `value` says why there is no successor, and is empty if
+# there are none at all.
+Do = enum.Enum("Do", "FORK ADOPT PROMOTE TAKE REST RESUME DRAIN QUEUE SPARE LATER HURRY GIVE_UP")
 
 
 class Act(NamedTuple):
@@ -62,17 +67,20 @@ class Act(NamedTuple):
 
 class Lost(NamedTuple):
     """Who held the seat, or was to hold it, won't go on. `seq` is the record that it was at, -1 if
-    unknown; `phase` what user code it was in; `outside`: somebody else killed it."""
+    unknown; `phase` what user code it was in; `outside`: somebody else killed it; `planned`: it was
+    well, and stepped aside at a boundary."""
 
     seq: int
     phase: Phase
     outside: bool = False
+    planned: bool = False
 
     @classmethod
     def of(cls, death: Death) -> Lost:
         """What a death means here."""
         killed = death.kind == "signal" and death.signal == signal.SIGKILL
-        return cls(death.seq_last, death.phase, killed or death.sent)
+        planned = death.kind == RECYCLED
+        return cls(death.seq_last, death.phase, killed or death.sent, planned)
 
 
 class Reaped(NamedTuple):
@@ -174,7 +182,9 @@ def decide(
                 acts = (Act(Do.HURRY, CRASH_MORE_S),)
         case Event.RESTED if seat.state is State.RESTING:
             seat, acts = _succeeded(seat)
-        case Protected() | Event.SPARE_DUE | Event.STANDBY_UP | Event.STANDBY_LOST:
+        case (
+            Protected() | Event.SPARE_DUE | Event.SPARE_TURN | Event.STANDBY_UP | Event.STANDBY_LOST
+        ):
             seat, acts = _beside(role, plan.restarts_max, seat, event, now, jitter)
         case _:
             pass
@@ -187,6 +197,11 @@ def _lost(
     seat, served = replace(seat, unreaped=seat.unreaped + 1), seat.state is State.UP
     if seat.state in (State.RESTING, State.DOOMED, State.OVER):
         return seat, plan.stamps, ()
+    if served and lost.planned:
+        # That counts against nothing. A clone has what its parent is to be rid of.
+        seat = seat if seat.spare else replace(seat, standby=Standby.NONE)
+        seat, acts = _succeeded(replace(seat, seq=max(seat.seq, lost.seq)))
+        return seat, plan.stamps, acts
     if served and lost.phase is Phase.CLOSE:
         return replace(seat, state=State.DOOMED), plan.stamps, ()  # it had published its last
     progress = served and lost.seq > seat.seq
@@ -264,6 +279,8 @@ def _beside(
         spare = role is Role.ENV and restarts_max > 0 and event.level in SPARED
         seat = replace(seat, spare=spare)
     wanted = seat.spare and seat.state is State.UP and not seat.draining
-    if wanted and seat.standby is Standby.NONE:
+    if not wanted or seat.standby is not Standby.NONE:
+        return seat, ()
+    if event is Event.SPARE_TURN:
         return replace(seat, standby=Standby.COMING), (Act(Do.SPARE),)
-    return seat, ()
+    return seat, (Act(Do.QUEUE),)

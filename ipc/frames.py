@@ -126,7 +126,7 @@ class Start(Frame, tag="start", frozen=True):
 
 class Wire(Frame, tag="wire", frozen=True):
     """Segments of one agent, with the env's spaces. A runner gets its own outbox writable and
-    the others read-only; a `group` segment (a vector's doorbell) is optional.
+    the others read-only.
 
     Before Wire an env runner has sent `Constructed`. On Wire a policy or reward runner constructs
     the user's object; all answer `Ready` (the recorder, for which `agent` matters: `Wired`).
@@ -138,7 +138,6 @@ class Wire(Frame, tag="wire", frozen=True):
     spaces: bytes
     segments: tuple[SegmentRef, ...]
     num_envs: int = 1
-    doorbell: SegmentRef | None = None
     config_group: str = ""
 
 
@@ -260,6 +259,15 @@ class TakenOver(Frame, tag="taken_over", frozen=True):
     replay_ms: float
     why: str = ""
     action_last: str = ""
+
+
+class Retired(Frame, tag="retired", frozen=True):
+    """The runner is well and steps aside for a fresh process: `why`. Its state is kept as it was
+    after record `seq`, its last; it publishes no more, closes what is the user's, and exits with 0.
+    """
+
+    seq: int
+    why: str
 
 
 class Failed(Frame, tag="failed", frozen=True):
@@ -400,6 +408,7 @@ AnyFrame = (
     | Crashing
     | Clone
     | TakenOver
+    | Retired
     | Failed
     | Done
     | RecorderStart

@@ -91,7 +91,7 @@ class Agent:
         records will carry `epoch`."""
         refs, fds = segment.hand_out(self.segments.values(), role, epoch)
         spec = self.spec
-        return frames.Wire(self.name, self.spaces, refs, spec.num_envs, None, spec.group), fds
+        return frames.Wire(self.name, self.spaces, refs, spec.num_envs, spec.group), fds
 
     def make(self, role: Role) -> Runner:
         """One more incarnation of a role, which is not forked yet."""

@@ -35,7 +35,8 @@ RunnerState = enum.Enum(
 RunnerEvent = enum.Enum(
     "RunnerEvent",
     "FORKED FORK_FAILED HELLO HELLO_ENV CONSTRUCTED READY DONE FAILED VIOLATION HANGUP OVERDUE"
-    " CRASHING TAKEN_OVER WIRE TAKEOVER RESUME GO DRAIN EXCUSE FENCE EXIT_OK EXIT_KILLED EXIT_BAD",
+    " CRASHING TAKEN_OVER RETIRED WIRE TAKEOVER RESUME GO DRAIN EXCUSE FENCE EXIT_OK EXIT_KILLED"
+    " EXIT_BAD",
 )
 # WAITING: its images are not warm, or too many start already. STARTING: its runners are forked and
 # construct. WIRING: its segments are handed out. RUNNING: steps. RECOVERING: so it does, but for a
@@ -60,7 +61,7 @@ AgentEvent = enum.Enum(
 # What all processes have in common while nothing is wrong with them. A dying one closes its
 # channel first; one that lives on without it is cut off. `lost` is said as soon as it is known
 # that it won't go on, `fault` when it has been reaped and the cause is complete.
-_LIVING = """HELLO|HELLO_ENV|CONSTRUCTED|READY|TAKEN_OVER|DONE|VIOLATION > FAULTY kill lost,
+_LIVING = """HELLO|HELLO_ENV|CONSTRUCTED|READY|TAKEN_OVER|RETIRED|DONE|VIOLATION > FAULTY kill lost,
     FAILED > FAULTY expect_exit lost, CRASHING > FAULTY expect_crash lost, HANGUP > = expect_exit,
     OVERDUE > FAULTY dump lost, FENCE > FENCED kill,
     EXIT_OK|EXIT_KILLED|EXIT_BAD > GONE lost fault leave,"""
@@ -76,7 +77,9 @@ _RUNNER = {
     "READY": _LIVING + "GO > RUNNING go, DRAIN > RUNNING drain",
     "TAKING": _LIVING + "TAKEN_OVER > TAKEN taken",
     "TAKEN": _LIVING + "RESUME > RUNNING resume",
-    "RUNNING": _LIVING + "DRAIN > = drain, DONE > CLOSING expect_close",
+    # RETIRED: it is well, and leaves for a successor: a loss like any other from here on.
+    "RUNNING": _LIVING
+    + "DRAIN > = drain, DONE > CLOSING expect_close, RETIRED > FAULTY expect_close lost",
     "CLOSING": _LIVING + "HANGUP > =, EXIT_OK > GONE leave",
     "FAULTY": "OVERDUE|FENCE > = kill, EXIT_OK|EXIT_KILLED|EXIT_BAD > GONE fault leave",
     # FORKED: it was fenced while the zygote was at it. EXIT_BAD: it had died before the SIGKILL.

@@ -68,6 +68,11 @@ class Recovery:
             self._agent.report.pinned[role] = ready.pinned
             self._protected(role, ready.protection)
 
+    def spare(self, role: Role) -> bool:
+        """It is this role's turn to make a spare. Return whether it does."""
+        self.tell(role, Event.SPARE_TURN)
+        return self._seats[role].standby is not None
+
     def close(self) -> None:
         """The agent ends: nothing is replaced any more."""
         for role, seat in self._seats.items():
@@ -81,6 +86,7 @@ class Recovery:
         """It is constructed, and waits: the successor, or a spare."""
         seat = self._seats[runner.role]
         said = runner.said.get(frames.Constructed)
+        self._run.turns.done((self, runner.role))
         if said is not None and said.spaces != self._agent.spaces:
             runner.hang("was constructed with other spaces than its predecessor", "protocol")
         elif runner is seat.successor:
@@ -91,6 +97,8 @@ class Recovery:
     def lost(self, runner: Runner, death: Death) -> None:
         """It won't go on. Its death is not complete yet."""
         role, seat = runner.role, self._seats[runner.role]
+        if runner in (seat.standby, seat.successor):
+            self._run.turns.done((self, role))
         if runner is seat.standby:
             seat.standby = None
             self._run.hooks.note("standby_lost", name=runner.name, cause=death.cause)
@@ -163,8 +171,14 @@ class Recovery:
         seat, run = self._seats[role], self._run
         match do:
             case Do.FORK:
+                if seat.standby is not None:  # a clone, which is not wanted
+                    seat.standby.release()
+                    seat.standby = None
                 seat.successor = self._agent.make(role)
                 self._agent.fork(seat.successor, urgent=True)
+            case Do.QUEUE:
+                run.turns.ask((self, role))
+                run.later(0.0, run.admit)
             case Do.SPARE:
                 seat.standby = self._agent.make(role)
                 self._agent.fork(seat.standby)

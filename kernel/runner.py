@@ -46,6 +46,7 @@ _EVENTS: Mapping[type, RunnerEvent] = {
     frames.RecorderDone: RunnerEvent.DONE,
     frames.TakenOver: RunnerEvent.TAKEN_OVER,
     frames.Crashing: RunnerEvent.CRASHING,
+    frames.Retired: RunnerEvent.RETIRED,
     frames.Failed: RunnerEvent.FAILED,
     frames.ImportFailed: RunnerEvent.VIOLATION,  # a zygote that fails stays, but is of no use
 }

@@ -19,14 +19,16 @@ from dsec import tree
 from dsec.errors import MachineError
 from dsec.failover.detect import Deadlines, Timed
 from dsec.failover.diagnose import blames_the_config, of_image
+from dsec.failover.turns import Turns
 from dsec.failover.waves import Waves
 from dsec.hooks import Attendant, Hooks
 from dsec.ipc import launch, proc
-from dsec.ipc.frames import ErrorInfo, Phase
+from dsec.ipc.frames import ErrorInfo, Phase, Role
 from dsec.ipc.logs import Logs
 from dsec.kernel import reap, spawn
 from dsec.kernel.agent import Agent
 from dsec.kernel.machine import AgentEvent, AgentState
+from dsec.kernel.recovery import Recovery
 from dsec.kernel.runner import Runner
 from dsec.report import Death, Failover, RunReport
 from dsec.spec import SERVERS_DRAIN_S, ImageSpec, RunSpec
@@ -72,8 +74,9 @@ class Supervisor:
         self._over, self._killed, self._alone = asyncio.Event(), False, False
         self._error: Exception | None = None
         self.went_at = 0.0  # when the first agent got its Go
-        starting_max = tree.starting_max(len(os.sched_getaffinity(0)))
-        self.waves: Waves[str] = Waves(self.agents, starting_max)
+        cores = len(os.sched_getaffinity(0))
+        self.waves: Waves[str] = Waves(self.agents, tree.starting_max(cores))
+        self.turns: Turns[tuple[Recovery, Role]] = Turns(tree.spares_max(cores))
         self._dropped: list[Attendant] = []
         self._tick: asyncio.TimerHandle | None = None
         self.deadlines: Deadlines[Timed] = Deadlines(TICK_S)
@@ -136,8 +139,13 @@ class Supervisor:
         self.hooks.death(death)
 
     def recovered(self, failover: Failover) -> None:
-        """A role that was lost goes on."""
-        self.hooks.failover(self.report.count(failover))
+        """A role that was lost, or recycled, goes on."""
+        if (counted := self.report.count(failover)).recycled:
+            who = f"{counted.agent}.{counted.role.name.lower()}"
+            said = {"why": counted.death.cause, "ms": round(counted.total_ms, 3)}
+            self.hooks.note("recycled", name=who, seq=counted.seq, **said)
+        else:
+            self.hooks.failover(counted)
 
     def faulted(self, agent: Agent, death: Death) -> None:
         """An agent is at fault; and with it the run, if the configuration is to blame."""
@@ -277,6 +285,10 @@ class Supervisor:
         """Start agents whose images are warm, as long as not too many are starting."""
         while (name := self.waves.next(self.now(), self._warm)) is not None:
             self.agents[name].apply(AgentEvent.ADMIT)
+        while (turn := self.turns.next(self.now())) is not None:
+            recovery, role = turn
+            if not recovery.spare(role):
+                self.turns.done(turn)
 
     def _warm(self, name: str) -> bool:
         return all(self.zygotes[i].up for i in tree.images_of(self.agents[name].spec))

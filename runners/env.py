@@ -19,7 +19,7 @@ from typing import Any
 
 from dsec.errors import AtomForeign, LayoutError, RingInterrupted, RingTimeout
 from dsec.ipc import overflow, recall
-from dsec.ipc.frames import Constructed, Go, Phase, Role, Takeover, Wire
+from dsec.ipc.frames import Constructed, Go, Kept, Phase, Protection, Role, Takeover, Wire
 from dsec.ipc.layout import FLAG_INFRA, FLAG_TRUNCATED, encode_spaces, ring_bytes
 from dsec.ipc.overflow import Spill
 from dsec.ipc.ring import FLAG_BOUNDARY, FLAG_END, KIND_ACTION, KIND_OBS
@@ -27,18 +27,20 @@ from dsec.ipc.turn import ROW_BITS, ROW_MASK, Turn
 from dsec.runners.chaos import with_faults
 from dsec.runners.clone import ClonedError
 from dsec.runners.episode import EpisodeKeeping
-from dsec.runners.guard import Guard, Retained
+from dsec.runners.guard import Guard, Keeping, Retained
 from dsec.runners.heir_env import Standing, begin, take_over
 from dsec.runners.loop import (
     LOOK_EVERY,
     RING_SLICE_S,
     DrainedEarly,
     Session,
+    SteppedAside,
     live,
     serve_to_end,
 )
 from dsec.runners.origin import first_seq
 from dsec.runners.protect import protect
+from dsec.runners.recycle import Recycling, why_not_anew
 from dsec.runners.rehearse import rehearse
 from dsec.runners.stage import Stage, as_reward, blamed, no_step
 from dsec.runners.transitions import GRAIN_BITS, ActionStream, EnvGrid
@@ -139,6 +141,8 @@ class EnvWorker:
         self._standing = standing
         self._seq = max(0, standing.seq)
         self._guard: Guard | None = None
+        self._recycling: Recycling | None = None
+        self._anew = False  # it has been tried whether another process can begin its episodes
 
     def serve(self, go: Go) -> int:
         """Publish observations until the stream ends; return the last one's sequence number."""
@@ -163,7 +167,7 @@ class EnvWorker:
 
     def _begin(self) -> int:
         """Publish what comes before the first step that is served; return the last flags."""
-        standing = self._standing
+        standing, start = self._standing, self._session.start
         self._session.phase = Phase.STEP
         if standing.ended:
             return FLAG_END
@@ -177,6 +181,9 @@ class EnvWorker:
         elif standing.lost is not None:
             published = self._publish_loss(standing.seq, standing.lost)
         self._protect(standing)
+        asked = start.failover.recycle_every or start.limits.get("memory_mb", 0)
+        if asked and not start.caller and start.failover.standby != "none":
+            self._recycling = Recycling(start, self._seq)
         self._next_mark = self._mark_after(self._seq)
         return published
 
@@ -389,11 +396,42 @@ class EnvWorker:
         session.commit(self._spill, n, KIND_OBS, flags, self._record.fixed_bytes, tail)
         if self._guard is not None and not flags & FLAG_END:
             self._guard.look(n, self._stage.episodes)
+            if self._recycling is not None and n >= self._recycling.mark:
+                self._perhaps_step_aside(self._recycling, self._guard, n)
         self._next_mark = self._mark_after(n)
         return flags
+
+    def _perhaps_step_aside(self, recycling: Recycling, guard: Guard, n: int) -> None:
+        """Leave for a successor, if it is time and there is an exact way.
+
+        Raises:
+            SteppedAside: the state after record n is kept.
+        """
+        why, stage = recycling.why(n), self._stage
+        if not why or self._session.draining:
+            return
+        keeping: Keeping | None = None
+        if guard.level not in ("state", "replay"):
+            if stage.began is None or not self._anew:
+                self._anew = True
+                if refused := why_not_anew(stage):
+                    self._recycling = None
+                    note = f"not recycled although {why}: {refused}"
+                    self._session.channel.send(Kept(0, Protection(guard.level, notes=(note,))))
+                return
+            keeping = EpisodeKeeping(self._session, stage)
+            keeping.serve(self._wiring)
+        begins = stage.began is not None and stage.began.record == n
+        waits = keeping is not None or (guard.level == "replay" and not recycling.urgent)
+        if waits and not begins:
+            return
+        if guard.hand_over(n, stage.episodes, keeping):
+            raise SteppedAside(n, why)
 
     def _mark_after(self, n: int) -> int:
         """The next observation after n that is not like all others."""
         ahead = (LOOK_EVERY - n % LOOK_EVERY, self._interval - n % self._interval)
         mark = min(self._last, n + min(ahead))
+        if self._recycling is not None and self._guard is not None:
+            mark = min(mark, max(n + 1, self._recycling.mark))
         return mark if self._guard is None else min(mark, self._guard.mark_after(n))

@@ -308,6 +308,24 @@ class Guard:
         self._seq = n
         self.due = n + self._interval
 
+    @property
+    def level(self) -> str:
+        """How the state is kept; `none` if it isn't any more."""
+        return "none" if self._keeping is None else self._keeping.level
+
+    def hand_over(self, n: int, count: int, keeping: Keeping | None = None) -> bool:
+        """Keep the state at record n for a successor that takes over there. Return whether it is.
+
+        Args:
+            count: as in Snapshot.
+            keeping: in place of the one there was.
+        """
+        if keeping is not None:
+            self.close()
+            self._keeping = keeping
+        self.keep(n, count)
+        return self._keeping is not None and self._seq == n
+
     def _judge(self, keeping: Keeping) -> None:
         """Tell now and then what was chosen; give up what can't be had for the budget."""
         if self._too_dear and self._session.start.failover.standby == "auto":

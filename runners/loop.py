@@ -32,6 +32,7 @@ from dsec.ipc.frames import (
     Phase,
     Ready,
     Resume,
+    Retired,
     Role,
     Start,
     Takeover,
@@ -50,6 +51,14 @@ LOOK_EVERY = 256
 have taken the signal for itself. A power of two."""
 
 FrameT = TypeVar("FrameT", bound=Frame)
+
+
+class SteppedAside(Exception):
+    """The runner leaves for a successor, which finds everything as it is after record `seq`."""
+
+    def __init__(self, seq: int, why: str) -> None:
+        super().__init__(why)
+        self.seq = seq
 
 
 class DrainedEarly(Exception):
@@ -269,9 +278,13 @@ def live(session: Session, wiring: Wiring, worker: Worker) -> None:
 
 
 def serve_to_end(session: Session, wiring: Wiring, worker: Worker, go: Go) -> None:
-    """From Go, or Resume, to Done."""
+    """From Go, or Resume, to Done, or Retired."""
     try:
         last = worker.serve(go)
+    except SteppedAside as left:
+        session.channel.send(Retired(left.seq, str(left)))
+        _close(session, wiring, worker, left.seq)
+        return
     except BaseException:
         wiring.outbox.enter(Phase.IDLE, session.seq)  # to describe it may take a while
         raise
@@ -279,8 +292,13 @@ def serve_to_end(session: Session, wiring: Wiring, worker: Worker, go: Go) -> No
 
 
 def _end(session: Session, wiring: Wiring, worker: Worker, last: int) -> None:
+    metrics = _close(session, wiring, worker, last)
+    session.channel.send(Done(role=session.role, seq=last, metrics=metrics))
+
+
+def _close(session: Session, wiring: Wiring, worker: Worker, last: int) -> dict[str, float]:
     session.phase, session.seq = Phase.CLOSE, last
     wiring.outbox.enter(Phase.CLOSE, last)
     metrics = worker.close()
     wiring.outbox.enter(Phase.IDLE, last)
-    session.channel.send(Done(role=session.role, seq=last, metrics=metrics))
+    return metrics

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from dsec.errors import FrameError
 from dsec.ipc.frames import Role, SegmentRef, Wire
-from dsec.ipc.group import GroupSegment
 from dsec.ipc.ring import Outbox, Peer, Reader
 
 if TYPE_CHECKING:
@@ -88,14 +87,11 @@ class Attachment:
         self.peers: dict[Role, Peer] = {}
         self._own: SegmentRef | None = None
         self._fd = -1
-        self._group: GroupSegment | None = None
         try:
-            handed = (*wire.segments, *([wire.doorbell] if wire.doorbell else ()))
+            handed = wire.segments
             if any(not 0 <= segment.fd < len(fds) for segment in handed):
                 raise FrameError(f"Wire with {len(handed)} segments and {len(fds)} descriptors")
             self.observation_space, self.action_space = decode_spaces(wire.spaces)
-            if role is Role.ENV and wire.doorbell is not None:
-                self._group = GroupSegment(fds[wire.doorbell.fd])
             for segment in wire.segments:
                 if segment.role == role:
                     self._own, self._fd = segment, os.dup(fds[segment.fd])
@@ -132,8 +128,6 @@ class Attachment:
         finally:
             os.close(self._fd)
             self._fd = -1
-        if self._group is not None:
-            outbox.join_group(self._group)
         return Wiring(
             self.role,
             outbox,

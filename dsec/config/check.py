@@ -246,7 +246,7 @@ def _across(source: Source) -> Iterator[Diagnostic]:
         if isinstance(agent, dict):
             yield from _check_env(source, agent, ("agents", index, "env"))
             yield from _check_kwargs(source, agent, ("agents", index))
-            yield from _check_replay(source, agent, ("agents", index, "failover", "standby"))
+            yield from _check_failover(source, agent, ("agents", index, "failover", "standby"))
     total = sum(count for _, count in _named(agents))
     if total > AGENTS_MAX:
         if all(count <= AGENTS_MAX for _, count in _named(agents)):
@@ -285,10 +285,18 @@ def _check_env(source: Source, agent: dict[str, Any], path: KeyPath) -> Iterator
         )
 
 
-def _check_replay(source: Source, agent: dict[str, Any], path: KeyPath) -> Iterator[Diagnostic]:
+def _check_failover(source: Source, agent: dict[str, Any], path: KeyPath) -> Iterator[Diagnostic]:
     failover, env = agent.get("failover"), agent.get("env")
     if not isinstance(failover, dict) or not isinstance(env, dict):
         return
+    restarts = failover.get("restarts")
+    never = isinstance(restarts, dict) and restarts.get("max") == 0
+    if failover.get("recycle_every") and (never or failover.get("standby") == "none"):
+        yield source.diagnostic(
+            (*path[:-1], "recycle_every"),
+            "a runner is replaced exactly only where its state is kept: not with "
+            + ("restarts.max: 0" if never else "standby: none"),
+        )
     width = env.get("num_envs", 1)
     if failover.get("standby") == "replay" and _is_whole(width) and width > 1:
         yield source.diagnostic(

@@ -280,6 +280,15 @@ class Failover(Model):
         "snapshots are as rare as that wants, and as the rings allow.",
     )
     cached_steps: OnlyZero = Field(default=0, description="Only 0.")
+    recycle_every: Amount | None = Field(
+        default=None,
+        description="Steps of the env runner (of all its num_envs environments at once) after "
+        "which it is replaced, though healthy, by a fresh process that goes on exactly where it "
+        "was: for simulators that leak or tire. Where no codec holds the environment that is done "
+        "when the next episode begins. It counts as `recycled`, neither as a failover nor against "
+        "restarts. Left out: never. With limits.memory_mb it is done as well when nine tenths of "
+        "the memory are used that the process had left at its beginning.",
+    )
     restarts: Restarts = Field(default_factory=Restarts)
 
 

@@ -187,7 +187,8 @@ def _failover(agent: Agent) -> FailoverSettings:
     given = agent.failover
     # Nothing is kept for a successor that may never come.
     standby = given.standby if given.restarts.max else "none"
-    return FailoverSettings(standby, given.protection_budget, given.cached_steps)
+    every = given.recycle_every or 0
+    return FailoverSettings(standby, given.protection_budget, given.cached_steps, every)
 
 
 def _chances(chaos: Chaos) -> dict[str, float]:

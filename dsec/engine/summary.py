@@ -60,6 +60,7 @@ def totals(
         "mean_return": _number(returned / episodes) if episodes else None,
         "deaths": len(report.deaths) + len(took_ms) if report is not None else 0,
         "failovers": len(took_ms),
+        "recycled": sum(agent.recycled for agent in agents),
         "failover_ms": {"p50": percentile(took_ms, 0.5), "p99": percentile(took_ms, 0.99)},
         "lost": sum(agent.lost for agent in agents),
         "quarantined": sum(agent.state == "quarantined" for agent in agents),
@@ -92,6 +93,7 @@ def details(report: RunReport, ledger: Ledger | None = None) -> dict[str, Any]:
                 "chain": agent.chain or None,
                 "pss_peak_bytes": peaks.get(agent.name),
                 "failovers": agent.failovers,
+                "recycled": agent.recycled,
                 "pinned": {
                     role.name.lower(): pinned
                     for role, pinned in sorted(agent.pinned.items())

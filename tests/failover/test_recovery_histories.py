@@ -45,7 +45,7 @@ class World(RuleBasedStateMachine):
         self.unreaped = 0
         self.successor = ""  # "", making, waiting, taking, taken
         self.standby = ""  # "", making, up
-        self.resting = False
+        self.resting = self.queued = False
         self.tried: list[float] = []
         self.over = ""
         self.doomed = False
@@ -85,8 +85,10 @@ class World(RuleBasedStateMachine):
                 assert not self.unreaped, "never before the reap (G5)"
                 assert not self.writer, "never two writers (G5)"
                 self.successor, self.writer = "", True
+            case Do.QUEUE:
+                self.queued = True
             case Do.SPARE:
-                assert not self.standby
+                assert not self.standby and not self.queued
                 self.standby = "making"
             case Do.GIVE_UP:
                 self.over = "given up"
@@ -109,6 +111,25 @@ class World(RuleBasedStateMachine):
         elif self.plan.stamps and self.plan.stamps[-1] == self.now:
             assert before <= self.restarts
             self.tried.append(self.now)
+
+    @precondition(lambda self: not self.over and self.writer)
+    @rule(seq=st.integers(0, 3))
+    def step_aside(self, seq: int) -> None:
+        """Whatever the budget, who is well is replaced, and nothing is counted."""
+        before = self.plan.stamps
+        self.writer = False
+        self.unreaped += 1
+        if self.standby == "up" and not self.plan.seats[ENV].spare:
+            self.standby = ""  # a clone, which isn't wanted
+        self.tell(Lost(seq, Phase.IDLE, planned=True))
+        assert self.plan.stamps == before
+        assert self.successor and not self.resting
+
+    @precondition(lambda self: self.queued)
+    @rule()
+    def turn(self) -> None:
+        self.queued = False
+        self.tell(Event.SPARE_TURN)
 
     @precondition(lambda self: self.unreaped)
     @rule(final=st.sampled_from([""] * 9 + ["final"]))

@@ -59,6 +59,7 @@ EVENTS: tuple[AnyEvent, ...] = (
     lost(phase=Phase.CLOSE),
     Reaped(""),
     Reaped("why"),
+    Lost(5, Phase.IDLE, planned=True),
     Protected("state"),
     Protected("none"),
 )
@@ -243,25 +244,68 @@ def test_who_is_back_is_told_to_drain_if_that_was_asked_meanwhile() -> None:
 
 def test_a_spare_is_made_when_it_is_wanted_and_again_when_it_dies() -> None:
     plan, acts = run(plan_of(), Protected("state"))
+    assert acts == [Act(Do.QUEUE)], "many may want one at the same time"
+    plan, acts = run(plan, Event.SPARE_TURN)
     assert acts == [Act(Do.SPARE)]
-    assert run(plan, Protected("state"))[1] == [], "one is enough"
+    assert run(plan, Event.SPARE_TURN)[1] == [], "one is enough"
+    assert run(plan, Protected("state"))[1] == []
     plan, acts = run(plan, Event.STANDBY_UP, Event.STANDBY_LOST)
     assert acts[0].do is Do.LATER
     plan, acts = run(plan, Event.SPARE_DUE)
+    assert acts == [Act(Do.QUEUE)]
+    plan, acts = run(plan, Event.SPARE_TURN)
     assert acts == [Act(Do.SPARE)]
     waits = []
     for _ in range(SPARES_MAX):
         plan, acts = run(plan, Event.STANDBY_LOST)
         waits.append(float(acts[0].value))
-        plan, _ = run(plan, Event.SPARE_DUE)
+        plan, _ = run(plan, Event.SPARE_DUE, Event.SPARE_TURN)
     assert waits[-1] == 60.0, "one that keeps dying is done without for a while"
     assert plan.stamps == (), "and costs the agent none of its restarts"
 
 
-@pytest.mark.parametrize("level", ["fork", "none", "state"])
+def test_whose_turn_comes_when_no_spare_is_wanted_any_more_makes_none() -> None:
+    plan, _ = run(plan_of(), Protected("state"), lost(), Reaped(""))
+    assert run(plan, Event.SPARE_TURN)[1] == [], "it is away"
+    plan, _ = run(plan_of(), Protected("state"), Event.DRAIN)
+    assert run(plan, Event.SPARE_TURN)[1] == []
+    plan, _ = run(plan_of(), Protected("state"), Protected("none"))
+    assert run(plan, Event.SPARE_TURN)[1] == []
+
+
+def test_who_steps_aside_is_replaced_and_it_counts_against_nothing() -> None:
+    aside = Lost(7, Phase.CLOSE, planned=True)
+    plan, acts = run(plan_of(1, standby=Standby.UP, spare=True), aside)
+    assert acts == [Act(Do.PROMOTE, False)]
+    plan, acts = run(plan, Event.TAKEN, Reaped(""))
+    assert acts == [Act(Do.RESUME), Act(Do.LATER, SPARE_AFTER_S)]
+    for seq in range(8, 30):
+        plan, acts = run(plan, Lost(seq, Phase.IDLE, planned=True))
+        assert acts == [Act(Do.FORK)], "whether there is a spare, or a budget, or not"
+        plan, _ = run(plan, Reaped(""), Event.READY, Event.TAKEN)
+    assert plan.stamps == ()
+    assert plan.seats[ENV].strikes == 0
+    plan, acts = run(plan, lost(40))
+    assert acts == [Act(Do.FORK)], "the budget is whole"
+
+
+def test_a_clone_has_what_its_parent_is_to_be_rid_of() -> None:
+    plan, acts = run(plan_of(standby=Standby.UP), Lost(7, Phase.IDLE, planned=True))
+    assert acts == [Act(Do.FORK)]
+    assert plan.seats[ENV].standby is Standby.NONE
+
+
+def test_a_successor_of_one_that_stepped_aside_may_die_as_any_other() -> None:
+    plan, _ = run(plan_of(1, standby=Standby.UP, spare=True), Lost(7, Phase.IDLE, planned=True))
+    plan, acts = run(plan, lost(-1))
+    assert acts == [Act(Do.FORK)]
+    assert len(plan.stamps) == 1
+
+
+@pytest.mark.parametrize("level", ["fork", "none", "state", "replay"])
 def test_only_some_levels_need_a_spare_and_only_for_environments(level: str) -> None:
-    wanted = level == "state"
-    assert (run(plan_of(), Protected(level))[1] == [Act(Do.SPARE)]) == wanted
+    wanted = level in ("state", "replay")
+    assert (run(plan_of(), Protected(level))[1] == [Act(Do.QUEUE)]) == wanted
     assert run(plan_of(0), Protected(level))[1] == []
     policy = Plan(10, 60.0, {Role.POLICY: Seat()})
     assert decide(policy, Role.POLICY, Protected(level), 0.0)[1] == ()

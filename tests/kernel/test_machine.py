@@ -24,7 +24,7 @@ from dsec.kernel.machine import (
 RS, RE = RunnerState, RunnerEvent
 GS, GE = AgentState, AgentEvent
 
-FRAMES = {RE.HELLO, RE.HELLO_ENV, RE.CONSTRUCTED, RE.READY, RE.DONE, RE.TAKEN_OVER}
+FRAMES = {RE.HELLO, RE.HELLO_ENV, RE.CONSTRUCTED, RE.READY, RE.DONE, RE.TAKEN_OVER, RE.RETIRED}
 EXITS = {RE.EXIT_OK, RE.EXIT_KILLED, RE.EXIT_BAD}
 LIVING = set(RS) - {RS.FORKING, RS.FAULTY, RS.FENCED, RS.GONE}
 DYING = {RS.FAULTY, RS.FENCED}
@@ -45,6 +45,7 @@ ONWARD = {
     (RS.READY, RE.DRAIN): (RS.RUNNING, ("drain",)),
     (RS.RUNNING, RE.DRAIN): (RS.RUNNING, ("drain",)),
     (RS.RUNNING, RE.DONE): (RS.CLOSING, ("expect_close",)),
+    (RS.RUNNING, RE.RETIRED): (RS.FAULTY, ("expect_close", "lost")),
     (RS.CLOSING, RE.EXIT_OK): (RS.GONE, ("leave",)),
     (RS.CLOSING, RE.HANGUP): (RS.CLOSING, ()),
 }
