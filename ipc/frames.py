@@ -50,8 +50,6 @@ class Prepared(Frame, tag="prepared", frozen=True):
     """The image is warm."""
 
     image: str
-    seconds: float
-    rss_bytes: int
 
 
 class ImportFailed(Frame, tag="import_failed", frozen=True):
@@ -263,8 +261,7 @@ class TakenOver(Frame, tag="taken_over", frozen=True):
 
 class Retired(Frame, tag="retired", frozen=True):
     """The runner is well and steps aside for a fresh process: `why`. Its state is kept as it was
-    after record `seq`, its last; it publishes no more, closes what is the user's, and exits with 0.
-    """
+    after `seq`, its last record; it publishes no more, closes what is the user's and exits."""
 
     seq: int
     why: str

@@ -21,7 +21,6 @@ import os
 import select
 import signal
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -125,7 +124,6 @@ def prepare(frame: Prepare) -> Prepared | ImportFailed:
 
     A module that can't be imported ends it; what came before stays loaded.
     """
-    started = time.monotonic()
     for name in frame.modules:
         error = _try_import(name)
         if error is not None:
@@ -150,9 +148,7 @@ def prepare(frame: Prepare) -> Prepared | ImportFailed:
     gc.collect()
     gc.freeze()
     proc.be_prompt()  # agents that step already are no reason to keep those waiting that start
-    return Prepared(
-        image=frame.image, seconds=time.monotonic() - started, rss_bytes=_resident_bytes()
-    )
+    return Prepared(image=frame.image)
 
 
 def _try_import(name: str) -> ErrorInfo | None:
@@ -302,11 +298,6 @@ def _log_open_files(image: str) -> None:
             target = os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115
             if target.startswith("/") and not target.startswith(("/proc", "/dev", "/memfd")):
                 _log(f"image {image}: an import left {target} open; runners don't inherit it")
-
-
-def _resident_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def _log(text: str) -> None:

@@ -59,7 +59,6 @@ def test_modules_are_imported_in_order(fresh: Channel, tmp_path: Path) -> None:
     answer = ask(fresh, first, second)
     assert isinstance(answer, Prepared), answer
     assert answer.image == "image"
-    assert answer.seconds > 0 and answer.rss_bytes > 1_000_000
 
 
 @pytest.mark.parametrize(
