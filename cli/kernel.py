@@ -1,4 +1,4 @@
-"""`dsec-kernel`: run, validate, schema. Parses what is typed; everything else is dsec.engine's.
+"""`dsec-kernel`: run, validate, schema, verify. Parses what is typed; everything else is dsec.engine's.
 
 Nothing heavy is imported before it is known what to do, so that `--help` and shell completion are
 quick. What a command does, it does in the supervisor, the child that `engine.guard` makes; this
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dsec import __version__, signals
+from dsec.cli.compare import verify
 from dsec.cli.stream import SafeStream, standard_streams
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ second one kills it, and so does SIGQUIT at once.
 def cli() -> None:
     """A microkernel process supervisor for reinforcement-learning agents."""
 
+
+cli.add_command(verify)
 
 _config = click.argument("config", type=click.Path(path_type=Path))
 _sets = click.option(

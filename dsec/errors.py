@@ -98,6 +98,30 @@ class JournalError(DsecError):
     """A journal or a recording can't be written or read."""
 
 
+class RecordingAbsent(JournalError):
+    """A run directory holds no recording, or isn't there. The message says which and why."""
+
+
+class RecordingUnfinished(JournalError):
+    """A recording has no end: its run goes on, or its kernel was killed."""
+
+
+class RecordingUntrue(JournalError):
+    """What a recording holds does not fit the hash chain that was computed when it was made."""
+
+
+class AgentsDiffer(JournalError):
+    """Two recordings are not of the same agents. The message names those that only one has."""
+
+
+class SpacesDiffer(JournalError):
+    """An agent has other spaces, or another number of environments, in the other recording."""
+
+
+class LengthsDiffer(JournalError):
+    """Two recordings say the same as far as both go, and one goes further."""
+
+
 # The interpreter, the C library, its loader, C++, OpenBLAS and Python's threads.
 _NO_MEMORY = (
     "MemoryError",

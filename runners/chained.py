@@ -61,33 +61,16 @@ class RowChain:
         self._action = Layout(action_space, num_envs)
         self._n = num_envs
         self._table = TableChain(num_envs)
-        self._held: Rows | None = None
         self.marks: list[Mark] = []
 
     @property
     def at(self) -> Mark:
-        """Where it stands; the last row given waits for its successor, and isn't in it yet."""
+        """Where it stands."""
         return self._table.at
 
-    def take(self, rows: Rows) -> None:
-        """Take rows in. What a row led to is in the next one, so the last one waits."""
-        if self._held is not None:
-            self._link(self._held, rows.obs)
-        self._held = rows
-
-    def end(self, committed: int) -> Mark:
-        """Take the last row in; what is missing then up to `committed` transitions was lost."""
-        if self._held is not None:
-            self._link(self._held, None)
-            self._held = None
-        self.marks += self._table.skip(committed)
-        return self.at
-
-    def _link(self, rows: Rows, after: LeafValues | None) -> None:
+    def take(self, rows: Rows, led: LeafValues) -> None:
+        """Take rows in, with what they led to (columns.outcomes)."""
         count = len(rows.seq)
-        if not count:
-            return
-        following = self._following(rows, after)
         flags = rows.terminated * np.uint8(FLAG_TERMINATED) + rows.truncated * np.uint8(
             FLAG_TRUNCATED
         )
@@ -99,7 +82,7 @@ class RowChain:
             first[t] = np.frombuffer(self._hashes(self._obs, picked, 1), np.uint8)
         made = chain.Rows(
             seq=np.ascontiguousarray(rows.seq, np.uint64),
-            obs=self._hashes(self._obs, following, count),
+            obs=self._hashes(self._obs, led, count),
             action=self._hashes(self._action, rows.action, count),
             first=first,
             reward=np.ascontiguousarray(rows.reward, "<f8"),
@@ -108,17 +91,10 @@ class RowChain:
         )
         self.marks += self._table.take(made, count)
 
-    def _following(self, rows: Rows, after: LeafValues | None) -> LeafValues:
-        """What each row led to."""
-        out: LeafValues = []
-        for i, leaf in enumerate(rows.obs):
-            led = np.empty(leaf.shape, leaf.dtype)
-            led[:-1] = leaf[1:]
-            led[-1] = leaf[-1] if after is None else after[i][0]
-            for (t, e), final in rows.finals.items():
-                led[t, e] = final[i]
-            out.append(led)
-        return out
+    def end(self, committed: int) -> Mark:
+        """Take in that all transitions up to `committed` that were not among the rows were lost."""
+        self.marks += self._table.skip(committed)
+        return self.at
 
     def _hashes(self, layout: Layout, leaves: LeafValues, count: int) -> bytes:
         """The hash of each row: arrays first, then each value without a fixed size."""

@@ -23,7 +23,7 @@ is the `obs` of the environment's next row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -94,6 +94,28 @@ def rows(journal: JournalReader, agent: int) -> Iterator[Rows]:
         except (JournalError, PeerError, LayoutError):
             # Again one by one, to give what is before the fault and to say where it is.
             yield from _singly(journal, builder, blocks, stop)
+
+
+def outcomes(pieces: Iterable[Rows]) -> Iterator[tuple[Rows, LeafValues]]:
+    """Rows with what each of their actions led to: the terminal observation where an episode ended,
+    else the next one; arrays like those of `obs`."""
+    held: Rows | None = None
+    for rows in pieces:
+        if len(rows.seq):
+            if held is not None:
+                yield held, _led(held, [leaf[:1] for leaf in rows.obs])
+            held = rows
+    if held is not None:
+        # Behind the last row nothing comes: it ended, whatever ended it.
+        yield held, _led(held, [leaf[-1:] for leaf in held.obs])
+
+
+def _led(rows: Rows, after: LeafValues) -> LeafValues:
+    led = [joined([leaf[1:], next_one]) for leaf, next_one in zip(rows.obs, after, strict=True)]
+    for (t, e), final in rows.finals.items():
+        for leaf, value in zip(led, final, strict=True):
+            leaf[t, e] = value
+    return led
 
 
 def _singly(

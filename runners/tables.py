@@ -82,7 +82,7 @@ class TableReader:
         Raises:
             JournalError: the file is damaged.
         """
-        start = 0
+        start, seq = 0, -1
         try:
             for group in range(self._file.num_row_groups):
                 count = self._file.metadata.row_group(group).num_rows
@@ -90,10 +90,19 @@ class TableReader:
                 end = min(start + count, part.first_row + part.rows)
                 if first < end:
                     table = self._file.read_row_group(group).slice(first - start, end - first)
-                    yield self._decode(table.combine_chunks())
+                    rows = self._decode(table.combine_chunks())
+                    seq = self._follows(rows.seq, seq, part)
+                    yield rows
                 start += count
         except (OSError, ValueError, KeyError, DsecError, self._pa.ArrowException) as error:
             raise JournalError(f"{self.path}: damaged: {error}") from None
+
+    def _follows(self, seqs: NDArray[np.int64], before: int, part: AgentPart) -> int:
+        """The last one of these sequence numbers, which must ascend from `before`."""
+        end = part.committed if part.committed >= 0 else np.iinfo(np.int64).max
+        if not (before < seqs[0] and seqs[-1] < end and bool((np.diff(seqs) > 0).all())):
+            raise ValueError(f"the sequence numbers of {part.agent!r} are none")
+        return int(seqs[-1])
 
     def _decode(self, table: Any) -> Rows:
         n = self.metadata.num_envs

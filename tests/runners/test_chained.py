@@ -16,6 +16,7 @@ from dsec.ipc.frames import Role
 from dsec.ipc.ring import FLAG_BOUNDARY
 from dsec.recording import Recording
 from dsec.runners.chained import RowChain, shape_of
+from dsec.runners.columns import outcomes
 from dsec.runners.convert import convert
 from dsec.runners.follow import ChainFollower
 from dsec.runners.journal import FILE_NAME, JournalReader
@@ -35,8 +36,8 @@ def by_rows(run_dir: Path, agent: ScriptedAgent, count: int) -> tuple[str, list[
     with Recording.open(run_dir) as recording:
         source = recording.source(agent.name)
         chain = RowChain(source.spaces, agent.n)
-        for rows in source.rows():
-            chain.take(rows)
+        for rows, led in outcomes(source.rows()):
+            chain.take(rows, led)
         last = chain.end(count)
         assert last.seq == count
         assert source.agent.chain == last.value.hex()
