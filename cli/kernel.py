@@ -1,4 +1,4 @@
-"""`dsec-kernel`: run, validate, schema, verify. Parses what is typed; everything else is dsec.engine's.
+"""`dsec-kernel`. Parses what is typed for run and validate; everything else is dsec.engine's.
 
 Nothing heavy is imported before it is known what to do, so that `--help` and shell completion are
 quick. What a command does, it does in the supervisor, the child that `engine.guard` makes; this
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dsec import __version__, signals
-from dsec.cli.compare import verify
+from dsec.cli.compare import replay, verify
 from dsec.cli.stream import SafeStream, standard_streams
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def cli() -> None:
 
 
 cli.add_command(verify)
+cli.add_command(replay)
 
 _config = click.argument("config", type=click.Path(path_type=Path))
 _sets = click.option(

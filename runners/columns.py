@@ -74,6 +74,24 @@ class Rows:
     infos: dict[tuple[int, int], dict[str, Any]]
     reset_infos: dict[int, dict[str, Any]]
 
+    def part(self, rows: slice) -> Rows:
+        """Some of these rows, without what only few rows have."""
+        return Rows(
+            seq=self.seq[rows],
+            episode=self.episode[rows],
+            step=self.step[rows],
+            obs=[leaf[rows] for leaf in self.obs],
+            action=[leaf[rows] for leaf in self.action],
+            reward=self.reward[rows],
+            env_reward=self.env_reward[rows],
+            terminated=self.terminated[rows],
+            truncated=self.truncated[rows],
+            end=self.end[rows],
+            finals={},
+            infos={},
+            reset_infos={},
+        )
+
 
 def rows(journal: JournalReader, agent: int) -> Iterator[Rows]:
     """Read one agent's transitions, some thousands at a time.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dsec.engine.advice import advice
 from dsec.engine.progress import Snapshot
+from dsec.engine.replay import Replay, replay
 from dsec.engine.run import Outcome, RunOptions, View, guard, run, validate
 from dsec.engine.summary import Exit, totals
 from dsec.report import AgentReport, Death, Failover, RunReport
@@ -20,12 +21,14 @@ __all__ = [
     "Exit",
     "Failover",
     "Outcome",
+    "Replay",
     "RunOptions",
     "RunReport",
     "Snapshot",
     "View",
     "advice",
     "guard",
+    "replay",
     "run",
     "totals",
     "validate",

@@ -43,10 +43,6 @@ class Difference:
     b: Any
     others: int = 0
 
-    def __str__(self) -> str:
-        more = f" (and {self.others:,} more of it)" if self.others else ""
-        return f"{self.what}{self.where}: {self.a} and {self.b}{more}"
-
 
 class Comparison:
     """Compares transitions of one agent; both sides have its spaces."""
@@ -64,19 +60,24 @@ class Comparison:
         left, right = _Cursor(a, start, end), _Cursor(b, start, end)
         while left.fill() & right.fill():
             count = min(left.left, right.left)
-            one, other = left.take(count), right.take(count)
-            unlike = self._unlike(one, other)
-            if unlike.any():
-                t = int(np.argmax(unlike))
-                seq = min(int(one[0].seq[t]), int(other[0].seq[t]))
-                return seq, self._at(one, other, t)
+            found = self.piece(left.take(count), right.take(count))
+            if found is not None:
+                return found
         # What one of them has no row for was lost there.
         for side, states in ((left, ("done", "lost")), (right, ("lost", "done"))):
             if side.fill():
                 return side.seq, (Difference(0, "step", "", *states),)
         return None
 
-    def _unlike(self, one: _Piece, other: _Piece) -> NDArray[np.bool_]:
+    def piece(self, one: Piece, other: Piece) -> tuple[int, tuple[Difference, ...]] | None:
+        """The same of as many rows as both have, with what they led to."""
+        unlike = self._unlike(one, other)
+        if not unlike.any():
+            return None
+        t = int(np.argmax(unlike))
+        return min(int(one[0].seq[t]), int(other[0].seq[t])), self._at(one, other, t)
+
+    def _unlike(self, one: Piece, other: Piece) -> NDArray[np.bool_]:
         """For each row, whether anything differs."""
         (a, led_a), (b, led_b) = one, other
         unlike: NDArray[np.bool_] = a.seq != b.seq
@@ -94,7 +95,7 @@ class Comparison:
                 unlike[begins] |= found.any(axis=1)
         return unlike
 
-    def _at(self, one: _Piece, other: _Piece, t: int) -> tuple[Difference, ...]:
+    def _at(self, one: Piece, other: Piece, t: int) -> tuple[Difference, ...]:
         """What differs in row t, in the order of cause and effect."""
         (a, led_a), (b, led_b) = one, other
         if a.seq[t] != b.seq[t]:
@@ -116,26 +117,9 @@ class Comparison:
                     found.append(Difference(e, name, "", *_both(mine, theirs)))
         return tuple(found)
 
-    def outcome(
-        self, e: int, recorded: dict[str, Any], made: dict[str, Any], *, ended: bool
-    ) -> list[Difference]:
-        """What differs in one environment's outcome of a step: `observation` (leaf values) and
-        the numbers; what `made` lacks is not compared."""
-        found: list[Difference] = []
-        what = "terminal observation" if ended else "observation"
-        pairs = zip(self._obs, recorded["observation"], made["observation"], strict=True)
-        for (path, leaf), mine, theirs in pairs:
-            found += _leaf(what, e, path, leaf, mine, theirs)
-        for name in _NUMBERS:
-            if name in made:
-                mine, theirs = recorded[name], made[name]
-                if mine.tobytes() != theirs.tobytes():
-                    found.append(Difference(e, name, "", *_both(mine, theirs)))
-        return found
-
 
 _NUMBERS = ("env_reward", "terminated", "truncated", "reward")
-_Piece = tuple[Rows, LeafValues]
+Piece = tuple[Rows, LeafValues]
 _Leaves = list[tuple[str, Any]]
 
 
@@ -143,9 +127,9 @@ class _Cursor:
     """A place in rows that come piece by piece."""
 
     def __init__(self, pieces: Iterable[Rows], start: int, end: int) -> None:
-        self._pieces: Iterator[_Piece] = outcomes(pieces)
+        self._pieces: Iterator[Piece] = outcomes(pieces)
         self._start, self._end = start, end
-        self._piece: _Piece | None = None
+        self._piece: Piece | None = None
         self._at = 0
 
     def fill(self) -> bool:
@@ -169,28 +153,13 @@ class _Cursor:
         assert self._piece is not None, "fill comes first"
         return int(np.searchsorted(self._piece[0].seq, self._end)) - self._at
 
-    def take(self, count: int) -> _Piece:
+    def take(self, count: int) -> Piece:
         """The next rows, without what few of them have."""
         assert self._piece is not None, "fill comes first"
         rows, led = self._piece
         part = slice(self._at, self._at + count)
         self._at += count
-        cut = Rows(
-            seq=rows.seq[part],
-            episode=rows.episode[part],
-            step=rows.step[part],
-            obs=[leaf[part] for leaf in rows.obs],
-            action=[leaf[part] for leaf in rows.action],
-            reward=rows.reward[part],
-            env_reward=rows.env_reward[part],
-            terminated=rows.terminated[part],
-            truncated=rows.truncated[part],
-            end=rows.end[part],
-            finals={},
-            infos={},
-            reset_infos={},
-        )
-        return cut, [leaf[part] for leaf in led]
+        return rows.part(part), [leaf[part] for leaf in led]
 
 
 def _leaves(space: Any) -> _Leaves:

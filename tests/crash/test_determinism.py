@@ -40,9 +40,11 @@ def hashes(finished: runs.Finished) -> dict[str, str]:
     assert finished.code == 0, finished.stderr
     files = [name for name in finished.details["files"] if name.endswith(".parquet")]
     assert files
-    return {
+    found = {
         name: hashlib.sha256((finished.run_dir / name).read_bytes()).hexdigest() for name in files
     }
+    agents_by_name = finished.details["agents_by_name"]
+    return found | {name: each["chain"] for name, each in agents_by_name.items()}
 
 
 def jittered(folder: Path, steps: int, most_ms: float) -> dict[str, str]:
