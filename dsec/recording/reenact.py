@@ -19,6 +19,7 @@ import signal
 import struct
 import sys
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -340,8 +341,10 @@ def main() -> int:
         session.reseed()
         work = Reenactment(job, session, page)
         result = work.run()
-        with contextlib.suppress(Exception):
+        try:
             work.close()
+        except Exception:
+            traceback.print_exc()  # what was asked is answered
     except BaseException as error:
         told = describe(error, where=session.where)
         ours_to_tell = isinstance(error, DsecError)
