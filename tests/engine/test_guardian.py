@@ -77,9 +77,12 @@ def test_the_exit_code_is_the_supervisors(body: str, code: int, watched: Start) 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_signals_are_passed_on(number: signal.Signals, watched: Start) -> None:
     body = f"""
-    signal.signal({int(number)}, lambda n, f: say(f"got {{n}}"))
-    {WAIT}
-    signal.pause()
+    import time
+    came = []
+    signal.signal({int(number)}, lambda n, f: (came.append(n), say(f"got {{n}}")))
+    say(f"up {{os.getpid()}}")
+    while len(came) < 2:  # a pause would wait for ever for a signal that has come just before it
+        time.sleep(0.01)
     return 9
 """
     with watched(program(body)) as running:
@@ -153,11 +156,14 @@ def test_servers_have_their_second_after_the_supervisors_death(watched: Start) -
 def test_the_supervisor_learns_of_the_guardians_death(handled: bool, watched: Start) -> None:
     """By SIGTERM, which ends it where nobody handles that; and it can ask."""
     body = f"""
+    import time
+    came = []
     if {handled}:
-        signal.signal(signal.SIGTERM, lambda n, f: None)
-    say(f"up {{os.getpid()}}")
+        signal.signal(signal.SIGTERM, lambda n, f: came.append(n))
     assert not guardian.orphaned()
-    signal.pause()
+    say(f"up {{os.getpid()}}")
+    while not came:
+        time.sleep(0.01)
     say("alone" if guardian.orphaned() else "not alone")
 """
     with watched(program(body)) as running:

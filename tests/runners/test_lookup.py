@@ -117,12 +117,12 @@ def test_suggestions_are_near_or_absent() -> None:
         ("CartPoel-v1", 'no environment "CartPoel-v1" (did you mean CartPole-v1?)'),
         ("cartpole-v1", 'no environment "cartpole-v1" (did you mean CartPole-v1?)'),
         ("MountainCar-v7", 'no environment "MountainCar-v7" (did you mean MountainCar-v0?)'),
-        ("Qwertyuiop-v0", 'no environment "Qwertyuiop-v0"'),
+        ("Xxyyzzxx-v0", 'no environment "Xxyyzzxx-v0"'),
         (
-            "Nowhere/Pong-v5",
+            "Nowhere/Xxyyzz-v5",
             (
-                'no environment "Nowhere/Pong-v5"; nothing has registered "Nowhere": name the'
-                ' module that does, as in "module:Nowhere/Pong-v5"'
+                'no environment "Nowhere/Xxyyzz-v5"; nothing has registered "Nowhere": name the'
+                ' module that does, as in "module:Nowhere/Xxyyzz-v5"'
             ),
         ),
         ("Cart Pole!", '"Cart Pole!" is no valid environment id (did you mean CartPole-v1?)'),
