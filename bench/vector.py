@@ -12,7 +12,7 @@ from contextlib import ExitStack
 
 import numpy as np
 
-from bench import envs, peers
+from bench import bare, envs, peers
 from bench.lockstep import IsolatedVector
 from bench.measure import Result, interleave, paced
 
@@ -35,12 +35,14 @@ def beside_peers(title: str, name: str, wanted: float, quick: bool) -> Result:
     seconds, rounds = (0.3, 3) if quick else (1.0, 9)
     # A supervisor leaves no child of its process behind, theirs neither: ours is closed last.
     with ExitStack() as last, ExitStack() as stack:
+        bound = bare.BareForks(name, LANES, stack)
         steps, left_out = peers.open_all(name, LANES, stack)
         limit = name == "atari"
         loops = peers.PlainLoops(name, stack) if limit else None
         mine = last.enter_context(IsolatedVector(envs.SETTINGS[name], LANES))
         trials = {label: timed(step, name, LANES, seconds) for label, step in steps.items()}
         trials[OURS] = timed(mine.step, name, LANES, seconds)
+        trials[bare.BARE] = timed(bound.step, name, LANES, seconds)
         if loops is not None:
             trials[peers.LIMIT] = lambda: loops.rate(seconds)
         samples = interleave(trials, rounds)
