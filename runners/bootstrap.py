@@ -1,7 +1,7 @@
 """From a fork of the zygote to a runner: the order of everything before user code, and the end.
 
 Each step's reason is in isolate.py; the order is here, because most steps are only right in it.
-Descriptors that the zygote's modules opened while they were imported are closed in the runner:
+Descriptors that the zygote's modules opened while they were imported lead nowhere in the runner:
 two processes would share their offsets. Rule: no way out of `main` but `os._exit`, or the child
 would go on as a second zygote.
 """
@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NoReturn
 
 from dsec.errors import ChannelClosed, DsecError, FrameError, PeerError
@@ -53,20 +53,23 @@ _ROLE_MODULES = {
 }
 
 
-def main(between_pid: int, supervisor_pid: int, fds: Sequence[int]) -> NoReturn:
+def main(
+    between_pid: int, supervisor_pid: int, fds: Sequence[int], held: Collection[int]
+) -> NoReturn:
     """Be a runner until the end.
 
     Args:
         between_pid: the parent, which exits now.
         supervisor_pid: the parent after that.
         fds: control socket, lifeline, stdout file and stderr file.
+        held: descriptors that imported modules take for theirs.
 
     Exit codes: 0 after Done; EXIT_FAILED (70) after Failed, or where not even that could be
     said; the code of user code's own `sys.exit(n)`; EXIT_KERNEL_GONE if the channel ended.
     """
     code = EXIT_FAILED
     try:
-        code = _live(between_pid, supervisor_pid, fds)
+        code = _live(between_pid, supervisor_pid, fds, held)
     except RunnerExit as end:
         code = end.code
     except BaseException as error:
@@ -80,7 +83,9 @@ def main(between_pid: int, supervisor_pid: int, fds: Sequence[int]) -> NoReturn:
         os._exit(code)
 
 
-def _live(between_pid: int, supervisor_pid: int, fds: Sequence[int]) -> int:
+def _live(
+    between_pid: int, supervisor_pid: int, fds: Sequence[int], held: Collection[int]
+) -> int:
     control, lifeline, stdout, stderr = fds
     isolate.await_parent(between_pid, supervisor_pid)
     # A group, but no session of its own: Linux schedules sessions against each other (autogroup),
@@ -90,7 +95,7 @@ def _live(between_pid: int, supervisor_pid: int, fds: Sequence[int]) -> int:
     isolate.die_with_parent(supervisor_pid)
     line = isolate.Lifeline(lifeline)
     isolate.set_standard_streams(stdout, stderr)
-    isolate.close_all_but((0, 1, 2, control, line.fd))
+    isolate.close_all_but((0, 1, 2, control, line.fd), held)
     channel = Channel.from_fd(control)
     _set_signals(control)
     channel.send(Hello(pid=os.getpid()))

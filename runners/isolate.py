@@ -115,13 +115,28 @@ def open_descriptors() -> list[int]:
     return sorted(found)
 
 
-def close_all_but(keep: Iterable[int]) -> None:
-    """Close every descriptor that is not in `keep`."""
-    kept = set(keep)
+def close_all_but(keep: Iterable[int], held: Collection[int] = ()) -> None:
+    """Close every descriptor that is not in `keep`.
+
+    Args:
+        held: numbers that some object still takes for its own. They lead nowhere afterwards, but
+            are not given to anybody else: such an object closes its number when it is collected,
+            and that would close another's.
+    """
+    kept, hold = set(keep), nowhere()
     for fd in open_descriptors():
-        if fd not in kept:
+        if fd not in kept and fd != hold:
             with contextlib.suppress(OSError):
-                os.close(fd)
+                if fd in held:
+                    os.dup2(hold, fd, inheritable=False)
+                else:
+                    os.close(fd)
+    os.close(hold)
+
+
+def nowhere() -> int:
+    """A descriptor that refuses whatever is done with it, as a closed one does (EBADF)."""
+    return os.open(os.devnull, os.O_PATH | os.O_CLOEXEC)
 
 
 def set_standard_streams(stdout: int, stderr: int) -> None:

@@ -83,6 +83,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+_opened: set[int] = set()
+"""Descriptors that imported modules opened, and take for theirs in every runner, too."""
+
+
 class _Zygote:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -124,6 +128,7 @@ def prepare(frame: Prepare) -> Prepared | ImportFailed:
 
     A module that can't be imported ends it; what came before stays loaded.
     """
+    before = set(isolate.open_descriptors())
     for name in frame.modules:
         error = _try_import(name)
         if error is not None:
@@ -144,6 +149,7 @@ def prepare(frame: Prepare) -> Prepared | ImportFailed:
             " imported: give the agents that need it an image of their own, or let it start its"
             " threads when it is first used."
         )
+    _opened.update(set(isolate.open_descriptors()) - before)
     _log_open_files(frame.image)
     gc.collect()
     gc.freeze()
@@ -247,7 +253,7 @@ def _between(wanted: Sequence[tuple[Fork, Sequence[int]]], writing: int) -> None
             except OSError as error:
                 runner = -(error.errno or errno.EAGAIN)
             if runner == 0:
-                bootstrap.main(own_pid, frame.supervisor_pid, fds)
+                bootstrap.main(own_pid, frame.supervisor_pid, fds, _opened)
             os.write(writing, b"%d\n" % runner)
         os._exit(0)
     finally:
@@ -293,11 +299,10 @@ def _why_not(code: int) -> str:
 
 def _log_open_files(image: str) -> None:
     """Say which files the imports left open: runners don't inherit them."""
-    for fd in isolate.open_descriptors():
-        if fd > 2:
-            target = os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115
-            if target.startswith("/") and not target.startswith(("/proc", "/dev", "/memfd")):
-                _log(f"image {image}: an import left {target} open; runners don't inherit it")
+    for fd in sorted(_opened):
+        target = os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115
+        if target.startswith("/") and not target.startswith(("/proc", "/dev", "/memfd")):
+            _log(f"image {image}: an import left {target} open; runners don't inherit it")
 
 
 def _log(text: str) -> None:

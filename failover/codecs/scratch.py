@@ -1,7 +1,7 @@
 """A forked copy of this process in which anything may be tried, and nothing reaches the original.
 
 Owns the isolation of that copy: it inherits memory by copy-on-write, and everything else that the
-two would share is cut or guarded. Sockets and pipes are closed (a control channel must not seem
+two would share is cut or guarded. Sockets and pipes lead nowhere (a control channel must not seem
 alive because a copy holds it), files are reopened so that offsets are its own, and nothing can be
 written to any; output goes nowhere, signal handlers (a crash handler writes into shared memory) are
 reset. It dies with its parent and at its deadline, whatever it hangs in. Knows nothing of what is
@@ -111,13 +111,15 @@ def _child(
 ) -> None:
     """The copy's life. Never returns, and runs no exit handler of the original."""
     try:
-        _die_with_parent(lifeline)
-        _reset_signals(timeout_s)
-        _cut_loose({result, lifeline} | keep)
         try:
+            _die_with_parent(lifeline)
+            _reset_signals(timeout_s)
+            _cut_loose({result, lifeline} | keep)
             data = b"+" + function()
         except Exception as error:
             data = b"-" + str(error).encode("utf-8", "replace")
+        except SystemExit as error:
+            data = b"-" + f"called sys.exit({error.code!r})".encode()
         view = memoryview(data)
         while view:
             view = view[os.write(result, view) :]
@@ -148,7 +150,12 @@ def _reset_signals(timeout_s: float) -> None:
 
 
 def _cut_loose(keep: set[int]) -> None:
-    """Close or reopen every descriptor that the original would notice being used."""
+    """Reopen every descriptor that the original would notice being used, or let it lead nowhere.
+
+    None is closed: the object that it belongs to lives on in this copy, and closes the number when
+    it is collected, which by then would be that of a pipe of ours.
+    """
+    nowhere = os.open(os.devnull, os.O_PATH | os.O_CLOEXEC)
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
@@ -156,21 +163,21 @@ def _cut_loose(keep: set[int]) -> None:
         with contextlib.suppress(OSError):
             kind = os.fstat(fd).st_mode
             if stat.S_ISSOCK(kind) or stat.S_ISFIFO(kind):
-                os.close(fd)
+                os.dup2(nowhere, fd, inheritable=False)
     for fd, path in _regular_files():
         if path.startswith("/memfd:"):
-            os.close(fd)
+            os.dup2(nowhere, fd, inheritable=False)
         else:
-            _reopen(fd)
+            _reopen(fd, nowhere)
 
 
-def _reopen(fd: int) -> None:
+def _reopen(fd: int, nowhere: int) -> None:
     flags = fcntl.fcntl(fd, fcntl.F_GETFL) & ~(os.O_CREAT | os.O_EXCL | os.O_TRUNC)
     try:
         position = os.lseek(fd, 0, os.SEEK_CUR)
         mine = os.open(f"/proc/self/fd/{fd}", flags | os.O_CLOEXEC)
     except OSError:
-        os.close(fd)  # better a clear error in the trial than two processes at one offset
+        os.dup2(nowhere, fd, inheritable=False)  # an error in the trial, not one offset for two
         return
     os.lseek(mine, position, os.SEEK_SET)
     os.dup2(mine, fd, inheritable=False)

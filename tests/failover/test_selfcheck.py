@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsec.failover.codecs import codec_named, examine, find_codec
+from dsec.failover.codecs import codec_named, examine, find_codec, scratch
 from tests.failover import adversaries as adv
 from tests.failover import worlds
 
@@ -161,3 +161,24 @@ def _surroundings() -> Any:
     descriptors = {str(link): str(link.readlink()) for link in links if link.is_symlink()}
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
     return worlds.exactly([random.getstate(), list(np.random.get_state()), descriptors, children])
+
+
+def test_a_copy_gives_nobody_the_numbers_of_what_it_cut_off() -> None:
+    """The pipe or socket that a number belongs to may be collected in the copy, and closes it."""
+    pipe = os.pipe()
+    refused = []
+
+    def look() -> bytes:
+        for fd in pipe:
+            with pytest.raises(OSError, match="Bad file descriptor") as caught:
+                os.write(fd, b"x")
+            refused.append(caught)
+        new = [os.open(os.devnull, os.O_RDONLY) for _ in range(max(pipe))]
+        return b"apart" if len(refused) == 2 and not set(new) & set(pipe) else b"mixed up"
+
+    try:
+        outcome = scratch.run(look, 20)
+    finally:
+        for end in pipe:
+            os.close(end)
+    assert outcome.result == b"apart", outcome.why

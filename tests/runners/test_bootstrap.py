@@ -60,11 +60,14 @@ def test_a_runner_has_its_own_descriptors_and_no_others(tmp_path: Path) -> None:
         zygote = kernel.zygote("holds_a_file", env={"PYTHONPATH": str(tmp_path)})
         runner = kernel.fork(zygote, "lonely")
         found = descriptors(runner.pid)
-        assert len(found) == 5, found
+        assert len(found) == 6, found
         assert found[0] == "/dev/null"
         assert (found[1], found[2]) == (str(runner.stdout), str(runner.stderr))
         others = sorted(target.split(":")[0] for fd, target in found.items() if fd > 2)
-        assert others == ["pipe", "socket"], "the lifeline and the control channel"
+        assert others == ["/dev/null", "pipe", "socket"], "the lifeline and the control channel"
+        [number] = (fd for fd, target in found.items() if fd > 2 and target == "/dev/null")
+        flags = Path(f"/proc/{runner.pid}/fdinfo/{number}").read_text().split("flags:")[1].split()
+        assert int(flags[0], 8) & os.O_PATH, "the module's number leads nowhere, and stays taken"
         targets = descriptors(kernel.zygote_process(zygote).pid).values()
         assert str(held) in targets, "the example must hold it open"
         assert f"an import left {held} open" in kernel.zygote_log()
