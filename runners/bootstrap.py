@@ -83,9 +83,7 @@ def main(
         os._exit(code)
 
 
-def _live(
-    between_pid: int, supervisor_pid: int, fds: Sequence[int], held: Collection[int]
-) -> int:
+def _live(between_pid: int, supervisor_pid: int, fds: Sequence[int], held: Collection[int]) -> int:
     control, lifeline, stdout, stderr = fds
     isolate.await_parent(between_pid, supervisor_pid)
     # A group, but no session of its own: Linux schedules sessions against each other (autogroup),

@@ -15,7 +15,7 @@ import resource
 import select
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from dsec.runners.failure import UserCodeError
