@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -264,6 +265,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--gap", type=float, default=0.4, help="mean seconds between two kills")
     parser.add_argument("--steps", type=int, default=0, help="of each run")
     options = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that no run is left behind
     outcome = measure(
         options.world, kills=options.kills, seconds=options.seconds, seed=options.seed,
         gap_s=options.gap, steps=options.steps,

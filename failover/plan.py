@@ -207,8 +207,10 @@ def _lost(
     progress = served and lost.seq > seat.seq
     strikes = 1 if progress else seat.strikes + 1
     guilty = seat.state in (State.TAKING, State.TAKEN) or (served and lost.phase is not Phase.IDLE)
-    # A signal that was sent says nothing against the step, unless memory is short again and again.
-    guilty = guilty and (not lost.outside or strikes > POISON_DEATHS)
+    # A signal that was sent says nothing against the step, unless memory is short again and again;
+    # then an episode can end there. For the others the budget is bound enough.
+    short = role is Role.ENV and strikes > POISON_DEATHS
+    guilty = guilty and (not lost.outside or short)
     seat = replace(
         seat,
         seq=max(seat.seq, lost.seq) if served else seat.seq,

@@ -19,6 +19,7 @@ from dsec.runners.failure import UserCodeError, describe
 # What the project's extras install, and who forgot one is told which.
 _EXTRAS = {
     **dict.fromkeys(("ale_py", "Box2D", "cv2", "minigrid", "mujoco", "pygame"), "envs"),
+    "pettingzoo": "multi",
     "torch": "torch",
 }
 _NEAR = 0.75  # of modules there are hundreds, and by chance one always is a little alike

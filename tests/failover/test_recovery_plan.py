@@ -322,3 +322,19 @@ def test_roles_are_independent_but_for_the_budget() -> None:
     plan, acts = decide(plan, Role.REWARD, Reaped(""), 0.0)
     assert acts[0].do is Do.GIVE_UP
     assert plan.away
+
+
+@pytest.mark.parametrize("role", [Role.POLICY, Role.REWARD])
+def test_who_is_killed_from_outside_is_replaced_as_long_as_the_budget_lasts(role: Role) -> None:
+    """However often at the same record: a policy that learns for a second is met there again."""
+    seats = {role: Seat()}
+    plan = Plan(restarts_max=8, period_s=1e9, seats=seats)
+    for death in range(9):
+        assert plan.seats[role].state is State.UP
+        plan, acts = decide(plan, role, Lost(7, Phase.LEARN, outside=True), float(death))
+        for event in (Event.RESTED, Event.READY, Event.TAKEN, Reaped("")):
+            plan, more = decide(plan, role, event, float(death))
+            acts += more
+    assert plan.seats[role].state is State.OVER
+    assert acts[-1].do is Do.GIVE_UP
+    assert "all 8 restarts" in str(acts[-1].value)
