@@ -15,6 +15,7 @@ environments were lost (G4).
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from dsec.errors import AtomForeign, LayoutError, RingInterrupted, RingTimeout
@@ -25,7 +26,7 @@ from dsec.ipc.overflow import Spill
 from dsec.ipc.ring import FLAG_BOUNDARY, FLAG_END, KIND_ACTION, KIND_OBS
 from dsec.ipc.turn import ROW_BITS, ROW_MASK, Turn
 from dsec.runners.chaos import with_faults
-from dsec.runners.clone import ClonedError
+from dsec.runners.clone import ClonedError, ForkKeeping
 from dsec.runners.episode import EpisodeKeeping
 from dsec.runners.guard import Guard, Keeping, Retained
 from dsec.runners.heir_env import Standing, begin, take_over
@@ -195,11 +196,14 @@ class EnvWorker:
             keeping = protect(self._session, self._stage)
         if keeping is None:
             return
+        instead = None
         if isinstance(keeping, EpisodeKeeping):
             keeping.serve(self._wiring)
+            instead = partial(ForkKeeping, self._session)
         actions = Retained(self._actions.reader, self._actions.layout.nbytes)
         fixed = self._record.fixed_bytes
         guard = Guard(self._session, keeping, self._outbox, fixed, (actions,))
+        guard.instead = instead
         if snapshot is not None:
             guard.inherit(snapshot, self._seq)
         else:

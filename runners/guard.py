@@ -79,6 +79,10 @@ class Keeping(Protocol):
         """Let go of what is kept; again is no error."""
 
 
+Instead = Callable[[tuple[str, ...]], Keeping]
+"""Makes a keeping, with these notes."""
+
+
 class StateKeeping:
     """Snapshots by codecs, one for each object.
 
@@ -189,6 +193,7 @@ class Guard:
 
     Attributes:
         due: the next snapshot is taken at this record, or before it.
+        instead: another way, for where the one at hand turns out too dear.
     """
 
     def __init__(
@@ -224,6 +229,7 @@ class Guard:
         self._longest = min(half // size for half, size in zip(halves, strides, strict=True))
         self._interval = FIRST_INTERVAL if keeping.paced else self._longest
         self.due = 0
+        self.instead: Instead | None = None
 
     def inherit(self, snapshot: Snapshot, seq: int) -> None:
         """Go on from a predecessor's snapshot: what follows it is retained, and the next is due."""
@@ -329,12 +335,24 @@ class Guard:
     def _judge(self, keeping: Keeping) -> None:
         """Tell now and then what was chosen; give up what can't be had for the budget."""
         if self._too_dear and self._session.start.failover.standby == "auto":
-            self._give_up(self._why_too_dear(keeping))
+            if self.instead is None:
+                self._give_up(self._why_too_dear(keeping))
+            else:
+                self._do_instead(keeping, self.instead)
             return
         now_s = time.monotonic()
         if self._taken > 2 and now_s - self._told_s > TELL_EVERY_S:
             self._told_s = now_s
             self._session.channel.try_send(Kept(0, self._protection(keeping)))
+
+    def _do_instead(self, keeping: Keeping, instead: Instead) -> None:
+        """Have the state kept in another way, which is judged anew."""
+        notes = (*keeping.notes, self._why_too_dear(keeping))
+        keeping.close()
+        self._keeping, self.instead, self._too_dear = instead(notes), None, False
+        self._costs.clear()
+        self._interval, self._taken = self._longest, 0
+        self._session.channel.send(Kept(0, Protection(self._keeping.level, notes=notes)))
 
     def _give_up(self, why: str) -> None:
         """The run goes on without protection, and says so."""

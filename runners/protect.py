@@ -6,16 +6,29 @@ of a stage, so that a snapshot is one call.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
 
 from dsec.errors import SnapshotError
-from dsec.failover.codecs import Codec, codec_named, episodes_repeat, find_codec
+from dsec.failover.choose import Choice, Costs, choose
+from dsec.failover.codecs import (
+    Codec,
+    Examined,
+    beginning_of,
+    codec_named,
+    episodes_repeat,
+    examine,
+)
+from dsec.failover.codecs.selfcheck import Verdict
 from dsec.ipc.frames import Kept, Protection
 from dsec.runners import seeds
 from dsec.runners.clone import ForkKeeping
 from dsec.runners.construct import make_env
 from dsec.runners.episode import EpisodeKeeping
-from dsec.runners.guard import Keeping, StateKeeping
+from dsec.runners.guard import BETWEEN_MIN_S, SHARES, Keeping, StateKeeping
 from dsec.runners.loop import Session
 from dsec.runners.stage import NEXT_STEP, Stage
 
@@ -24,47 +37,95 @@ CODECS_FOR_STATE = ("auto", "state")
 SPARED = (*CODECS_FOR_STATE, "replay")
 """Those with which a spare may wait for its predecessor's death."""
 
+CAPTURES: Final = 4
 Restore = Callable[[Sequence[bytes | memoryview]], None]
 
 
 def protect(session: Session, stage: Stage) -> Keeping | None:
-    """Choose how these environments' state is kept, by the settings and by what is possible: by
-    a codec that is faithful, or else by clones of the whole process.
+    """Choose how these environments' state is kept: as the settings say, or (`auto`) by what was
+    measured, and where that is not possible by clones of the whole process.
 
-    They must have been reset. The kernel is told what was chosen, and why no more.
+    They must have been reset. The kernel is told what was chosen, why, and why no more.
     """
     standby = session.start.failover.standby
     if standby == "none":
         return None
     keeping: Keeping | None = None
     notes: tuple[str, ...] = ()
+    told = Protection(standby)
     seed = seeds.derive(session.start.seed, "protection")
     if standby == "replay":
-        keeping, notes = _replayed(session, stage, seed)
+        found, notes = _episodes(session, stage, seed)
+        keeping = None if found is None else _replayed(session, stage, ())
     elif standby != "fork":
-        codec, said = find_codec(stage.envs[0], seed=seed)
-        notes += said
-        if codec is not None:
-            keeping, _ = _bound(session, stage, codec.name, notes)
+        examined = examine(stage.envs[0], seed=seed)
+        level, notes = "state", examined.notes
+        if standby == "auto":
+            choice, notes = _chosen(session, stage, examined, seed)
+            level, interval = choice.level, choice.interval
+            told = Protection(level, "", interval, examined.step_us, recovery_ms=choice.recovery_ms)
+        if level == "state" and examined.codec is not None:
+            keeping, _ = _bound(session, stage, examined.codec.name, notes)
+        elif level == "replay":
+            keeping = _replayed(session, stage, notes)
     if keeping is None:
         keeping = ForkKeeping(session, notes)
-    chosen = Protection(keeping.level, keeping.codec, notes=keeping.notes)
-    session.channel.send(Kept(0, chosen))
+    chosen = {"level": keeping.level, "codec": keeping.codec, "notes": keeping.notes}
+    session.channel.send(Kept(0, msgspec.structs.replace(told, **chosen)))
     return keeping
 
 
-def _replayed(session: Session, stage: Stage, seed: int) -> tuple[Keeping | None, tuple[str, ...]]:
-    """Episodes that are done again, if they come out the same; and why not."""
+def _chosen(
+    session: Session, stage: Stage, examined: Examined, seed: int
+) -> tuple[Choice, tuple[str, ...]]:
+    """What `auto` chooses, by what everything costs; and the notes on it, the reason first."""
+    start, n = session.start, len(stage.envs)
+    costs = Costs(
+        step=n * examined.step_us,
+        capture=n * examined.capture_us,
+        restore=n * examined.restore_us,
+        fork=examined.fork_us,
+        reach=start.ring_slots,
+    )
+    notes = examined.notes
+    if examined.codec is None:  # with a codec it is never the quicker one, and costs a trial
+        found, said = _episodes(session, stage, seed)
+        notes += said
+        if found is not None:
+            begin_us = _capture_us(stage)
+            costs = costs._replace(
+                begin=begin_us, again=found.restore_us, episode=found.episode_steps
+            )
+    budget = start.failover.budget * SHARES[session.role]
+    choice = choose(costs, budget, BETWEEN_MIN_S * 1e6)
+    return choice, (f"auto: {choice.why}", *notes)
+
+
+def _capture_us(stage: Stage) -> float:
+    """What it costs to keep how an episode begins, without the reset that follows."""
+    codec = beginning_of(stage.envs[0])
+    took = []
+    for _ in range(CAPTURES):
+        began = time.thread_time()
+        codec.capture()
+        took.append(time.thread_time() - began)
+    return min(took) * 1e6
+
+
+def _episodes(session: Session, stage: Stage, seed: int) -> tuple[Verdict | None, tuple[str, ...]]:
+    """What it costs to do episodes again, if they come out the same then; and why not."""
     if len(stage.envs) > 1:
         return None, ("replay: it is for one environment, not for a vector of them",)
     if session.start.caller:
         return None, ("replay: a caller may change its environment between two steps",)
     settings = session.start.env
     found = episodes_repeat(stage.envs[0], seed=seed, make=lambda: make_env(settings))
-    if found.difference:
-        return None, (f"replay: {found.difference}",)
+    return (None, (f"replay: {found.difference}",)) if found.difference else (found, ())
+
+
+def _replayed(session: Session, stage: Stage, notes: tuple[str, ...]) -> Keeping:
     stage.watch_beginnings()
-    return EpisodeKeeping(session, stage), ()
+    return EpisodeKeeping(session, stage, notes)
 
 
 def bind(session: Session, stage: Stage, codec: str) -> tuple[Keeping, Restore]:

@@ -271,8 +271,10 @@ class Failover(Model):
         "again from its beginning, for a single environment (num_envs: 1) whose episodes come out "
         "the same then; where they don't, as fork. none: not at all; after a death the episode "
         "ends as an infrastructure failure and a fresh one begins. "
-        "auto: as state, and given up where protection_budget would be exceeded twofold because "
-        "the rings are too short for snapshots that are as rare as it wants.",
+        "auto: of what is possible for protection_budget the level of the quickest recovery, by "
+        "what steps, snapshots, restores and forks cost and how long episodes are; measured when "
+        "the runner starts, watched from then on, and given up where the budget would be exceeded "
+        "twofold. summary.json says what was chosen, why, and what recovery time to expect.",
     )
     protection_budget: Share = Field(
         default=0.05,

@@ -50,6 +50,8 @@ class Verdict(msgspec.Struct, frozen=True):
     """What the check found. `difference` is empty if the codec was faithful in all it tried.
 
     `rounds` counts the comparisons. `ended` says how the environment ended trials by itself.
+    `episode_steps`: how long its episodes are with random actions; where none came to its end, as
+    many steps as were tried.
     Times in microseconds, medians; 0.0 where there was nothing to measure.
     """
 
@@ -62,6 +64,7 @@ class Verdict(msgspec.Struct, frozen=True):
     rounds: int = 0
     spare_tried: bool = False
     ended: str = ""
+    episode_steps: float = 0.0
 
 
 _verdicts = msgspec.msgpack.Decoder(Verdict)
@@ -207,7 +210,7 @@ class Trial:
         self._step_s: list[float] = []
         self._capture_s: list[float] = []
         self._restore_s: list[float] = []
-        self._state_bytes = self._rounds = 0
+        self._state_bytes = self._rounds = self._steps = self._ends = 0
         self._spare_tried = False
         self._env = env
         self._bind = bind
@@ -229,6 +232,7 @@ class Trial:
                 state_bytes=self._state_bytes,
                 rounds=self._rounds,
                 spare_tried=self._spare_tried,
+                episode_steps=self._steps / max(1, self._ends),
             )
         )
         self._page[8 : 8 + len(told)] = told
@@ -318,7 +322,10 @@ class Trial:
         return data
 
     def _go_on(self, actions: list[Any], reset_at: int) -> list[Record]:
-        return go_on(self._env, actions, reset_at, self._step_s)
+        records = go_on(self._env, actions, reset_at, self._step_s)
+        self._steps += len(actions)
+        self._ends += len(records) - len(actions) - (reset_at >= 0)
+        return records
 
 
 class Spare:

@@ -13,6 +13,7 @@ from tests.runners.reference import compare_with_reference
 from tests.runners.succession import Succession, Successions, entry
 
 REPLAY = FailoverSettings(standby="replay")
+AUTO = FailoverSettings(standby="auto")
 LANDER = EnvSettings(id="LunarLander-v3")
 
 
@@ -101,3 +102,21 @@ def test_a_difference_that_no_check_has_met_ends_the_episode(successions: Succes
     assert "came out differently" in answer.why
     lost = [record for record in succession.agent.observed() if record.ends[0] & FLAG_INFRA]
     assert len(lost) == 1
+
+
+@pytest.mark.parametrize(("env", "level"), [("CartPole-v1", "state"), ("LunarLander-v3", "replay")])
+def test_auto_chooses_by_what_it_has_measured(
+    successions: Successions, env: str, level: str
+) -> None:
+    plan = AgentPlan(env=EnvSettings(id=env), steps=300, failover=AUTO, ring_slots=1024)
+    succession = successions(plan)
+    succession.drive({})
+    protection = succession.protection[Role.ENV]
+    assert protection.notes[0].startswith("auto: "), "it says why"
+    if level == "state":
+        assert protection.level == level, protection
+        assert protection.notes[0].startswith("auto: state recovers in about")
+        assert protection.recovery_ms > 0
+    else:  # between these two it is the times of this machine now that decide
+        assert protection.level in ("replay", "fork"), protection
+        assert "replay" in protection.notes[0], protection
