@@ -17,9 +17,9 @@ import gymnasium
 import numpy as np
 
 from bench import envs, peers
-from bench.lockstep import IsolatedVector
 from bench.measure import ROOT, Result, interleave, machine, paced
 from bench.run import by_kernel
+from bench.vector import isolated
 from dsec.ipc.frames import EnvSettings
 from dsec.runners.construct import make_env
 
@@ -41,7 +41,7 @@ def measure(settings: EnvSettings, count: int, choices: int, quick: bool) -> dic
     """Ours and AsyncVectorEnv with `count` environments."""
     seconds, rounds = (0.2, 1) if quick else (0.5, 5)
     modes = gymnasium.vector.AutoresetMode
-    with ExitStack() as last, ExitStack() as stack:
+    with ExitStack() as stack:
         vector = gymnasium.vector.AsyncVectorEnv(
             [functools.partial(make_env, settings)] * count,
             copy=False,
@@ -50,9 +50,9 @@ def measure(settings: EnvSettings, count: int, choices: int, quick: bool) -> dic
         )
         stack.callback(vector.close)
         vector.reset(seed=0)
-        mine = last.enter_context(IsolatedVector(settings, count))
+        mine = isolated(settings, count, stack)
         trials = {
-            OURS: trial(mine.step, count, choices, seconds),
+            OURS: trial(mine, count, choices, seconds),
             THEIRS: trial(vector.step, count, choices, seconds),
         }
         return interleave(trials, rounds)

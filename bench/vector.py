@@ -1,7 +1,7 @@
 """Isolated environments in lockstep, beside what people would use instead.
 
 Owns the comparisons and what is wanted of them. All get the same actions, drawn beforehand; ours
-hands back observations, rewards and flags in contiguous arrays.
+is `dsec.vector.make_vec`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from contextlib import ExitStack
 import numpy as np
 
 from bench import bare, envs, peers
-from bench.lockstep import IsolatedVector
 from bench.measure import Result, interleave, paced
+from dsec.ipc.frames import EnvSettings
+from dsec.vector import make_vec
 
 LANES = 8
 NOTE = (
@@ -22,6 +23,25 @@ NOTE = (
     " each reset, which is counted as a step here; ours resets in the same step."
 )
 OURS = "isolated env runners"
+
+
+def isolated(settings: EnvSettings, count: int, stack: ExitStack, width: int = 1) -> peers.Step:
+    """Ours as people make it, but that nothing is kept for a failover: peers have none. Its arrays
+    are written over at each step, as AsyncVectorEnv's are here."""
+    made = make_vec(
+        settings.id or settings.entry,
+        count,
+        envs_per_process=width,
+        autoreset_mode="SameStep",
+        copy=False,
+        env_kwargs=settings.kwargs,
+        wrappers=settings.wrappers,
+        resource_profile="unprotected",
+        seed=0,
+    )
+    stack.callback(made.close)
+    made.reset(seed=0)
+    return made.step
 
 
 def timed(step: peers.Step, name: str, count: int, seconds: float) -> Callable[[], float]:
@@ -33,15 +53,14 @@ def timed(step: peers.Step, name: str, count: int, seconds: float) -> Callable[[
 def beside_peers(title: str, name: str, wanted: float, quick: bool) -> Result:
     """Eight environments, each in a process of its own, against everybody else."""
     seconds, rounds = (0.3, 3) if quick else (1.0, 9)
-    # A supervisor leaves no child of its process behind, theirs neither: ours is closed last.
-    with ExitStack() as last, ExitStack() as stack:
+    with ExitStack() as stack:
         bound = bare.BareForks(name, LANES, stack)
         steps, left_out = peers.open_all(name, LANES, stack)
         limit = name == "atari"
         loops = peers.PlainLoops(name, stack) if limit else None
-        mine = last.enter_context(IsolatedVector(envs.SETTINGS[name], LANES))
+        mine = isolated(envs.SETTINGS[name], LANES, stack)
         trials = {label: timed(step, name, LANES, seconds) for label, step in steps.items()}
-        trials[OURS] = timed(mine.step, name, LANES, seconds)
+        trials[OURS] = timed(mine, name, LANES, seconds)
         trials[bare.BARE] = timed(bound.step, name, LANES, seconds)
         if loops is not None:
             trials[peers.LIMIT] = lambda: loops.rate(seconds)
@@ -62,13 +81,12 @@ def wide(quick: bool) -> Result:
     lanes, width = 2, 8
     count, ours = lanes * width, f"{lanes} isolated env runners of {width}"
     baseline = f"SyncVectorEnv of {count}, no isolation"
-    with ExitStack() as last, ExitStack() as stack:
+    with ExitStack() as stack:
         steps = {
             baseline: peers.sync_vector("cartpole", count, stack),
             f"AsyncVectorEnv of {count}": peers.async_vector("cartpole", count, stack),
         }
-        mine = last.enter_context(IsolatedVector(envs.SETTINGS["cartpole"], lanes, width))
-        steps[ours] = mine.step
+        steps[ours] = isolated(envs.SETTINGS["cartpole"], count, stack, width)
         trials = {label: timed(step, "cartpole", count, seconds) for label, step in steps.items()}
         samples = interleave(trials, rounds)
     title = f"{count} x CartPole-v1, {width} in each of {lanes} runners"

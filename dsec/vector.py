@@ -138,6 +138,7 @@ class IsolatedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         self._lanes = lanes
         self._mode = mode
         self._same_step = mode is AutoresetMode.SAME_STEP
+        self._disabled = mode is AutoresetMode.DISABLED
         self._copy = copy or bool(lanes.variable)
         self._pending = False
         self._must_reset = False
@@ -207,12 +208,14 @@ class IsolatedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             lanes.leave()
 
     def _prepare(self, actions: Any) -> None:
-        self._check_idle()
+        if self._pending:
+            self._check_idle()
         if self._must_reset:
             raise ResetNeeded("an environment was lost; call reset() for all of them")
         lanes = self._lanes
-        lanes.settle()
-        if self._mode is AutoresetMode.DISABLED and self._over.any():
+        if lanes.busy:
+            lanes.settle()
+        if self._disabled and self._over.any():
             raise ResetNeeded(
                 f"environments {np.flatnonzero(self._over).tolist()} have ended; reset them with"
                 ' options={"reset_mask": ...}'
@@ -226,11 +229,13 @@ class IsolatedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
                 raise InvalidAction("actions: some are not a number (NaN)")
 
     def _results(self, notable: bool) -> Result:
-        lanes, infos = self._lanes, dict[str, Any]()
-        if notable:
-            told = {lane: lanes.told(lane) for lane in lanes.telling}
-            _raise(told)
-            infos = self._infos(told)
+        lanes = self._lanes
+        if not notable:  # nothing has ended, either: an end has a last observation to tell
+            self._over, none, neither = np.zeros((3, self.num_envs), np.bool_)
+            return self._observations(), lanes.reward.copy(), none, neither, {}
+        told = {lane: lanes.told(lane) for lane in lanes.telling}
+        _raise(told)
+        infos = self._infos(told)
         flags = lanes.flags
         terminated = (flags & FLAG_TERMINATED) != 0
         truncated = (flags & FLAG_TRUNCATED) != 0

@@ -30,6 +30,7 @@ _alive: weakref.WeakSet[KernelProcess] = weakref.WeakSet()
 def _forget_in_child() -> None:
     """A forked child must not keep the lines of its parent open, nor use them."""
     for each in list(_alive):
+        each.mine = False
         each.forget()
 
 
@@ -42,6 +43,7 @@ class KernelProcess:
     Attributes:
         guardian, supervisor: its processes; 0 until it is up.
         folder: its temporary files, until it has ended.
+        mine: this process started it, and is no fork of the one that did.
 
     Raises:
         MachineError: the system can't start it.
@@ -51,7 +53,7 @@ class KernelProcess:
     def __init__(self, order: talk.Order) -> None:
         self.guardian = self.supervisor = 0
         self.folder = ""
-        self._pid = os.getpid()
+        self.mine = True
         self._gone = -1
         self._ended = False
         data = talk.encode(order)
@@ -81,11 +83,6 @@ class KernelProcess:
             os.close(caller)
         with contextlib.suppress(ChildProcessError):  # somebody who waits for all was faster
             os.waitpid(starter, 0)
-
-    @property
-    def mine(self) -> bool:
-        """Whether this process started it, and is no fork of the one that did."""
-        return self._pid == os.getpid()
 
     def receive(self, timeout_s: float) -> tuple[talk.AnyMessage, list[int]] | None:
         """The next message with its descriptors, the caller's to close; None if none came.

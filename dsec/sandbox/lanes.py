@@ -172,7 +172,8 @@ class Lanes:
                     "this environment belongs to the process that this one was forked from; make"
                     " one here"
                 )
-            self._check()
+            if self._failed is not None:
+                self._check()
         except BaseException:
             self._lock.release()
             raise
@@ -188,7 +189,10 @@ class Lanes:
             self._send_each()
             notable = self._gather(self._lockstep.gather)
         else:
-            notable = self._gather(self._lockstep.step)
+            try:
+                notable = self._lockstep.step(SLICE_S)
+            except (RingTimeout, RingInterrupted):
+                notable = self._gather(self._lockstep.gather)
         if self._reads_rewards:
             self._await_rewards(range(len(self.lanes)))
         self.busy = False

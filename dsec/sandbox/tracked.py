@@ -93,7 +93,8 @@ class TrackedEnv(gymnasium.Env[Any, Any]):
         try:
             if self._lost is not None:
                 return self._end_as_lost()
-            lanes.settle()
+            if lanes.busy:
+                lanes.settle()
             try:
                 self._write(lanes.actions, 0, action)
             except LayoutError as error:
