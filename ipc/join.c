@@ -99,8 +99,9 @@ static void add_up(dsec_join *j, const scan *s)
         uint8_t end = env[j->env_flags_off + i];
         if (end == 0)
             continue;
-        if (end & DSEC_END_INFRA) { /* the environment was lost: its episode has no return */
-            j->running[i] = j->env_running[i] = 0;
+        if (end & (DSEC_END_INFRA | DSEC_END_ASIDE)) { /* no step, and its episode no return */
+            if (end & (DSEC_END_INFRA | DSEC_END_FRESH))
+                j->running[i] = j->env_running[i] = 0;
             j->lost++;
             continue;
         }

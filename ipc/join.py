@@ -99,7 +99,7 @@ class Batch:
             of an agent begins with observation 0.
         policy, reward: raw records first_seq ... first_seq + count - 1.
         steps: environment transitions, count * num_envs, less those that say that the environment
-            was lost (FLAG_INFRA): the environment made no such step.
+            was lost (FLAG_INFRA), or nothing was asked of it (FLAG_ASIDE): it made no such step.
         episodes: episodes that ended in this batch; not those that were lost.
         return_sum: sum of their returns, as the reward role computed them.
         returns: their returns, in order of sequence number, then of environment.

@@ -35,6 +35,8 @@ enum {
     DSEC_FLAG_URGENT = 4,
     DSEC_FLAG_OVERFLOW = 8,  /* the payload's last part lies outside the ring: overflow.py */
     DSEC_FLAG_REQUEST = 16,  /* the policy's: no action, but something else that is asked for */
+    DSEC_END_ASIDE = 8,      /* likewise FLAG_ASIDE, FLAG_FRESH: no step, and no end */
+    DSEC_END_FRESH = 16,
     DSEC_END_INFRA = 4,      /* in an env record's flags: FLAG_INFRA of layout.py */
     DSEC_LANES_MAX = 1024,
     DSEC_GROUP_ROLE = 255    /* the role word of a group segment, which is nobody's outbox */

@@ -8,20 +8,21 @@ actions and requests since the last snapshot are in the ring, and a successor do
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 from dsec.errors import PeerError, RingInterrupted, RingTimeout
 from dsec.ipc import overflow, recall
 from dsec.ipc.frames import Go, Phase, Role
 from dsec.ipc.layout import FLAG_ASIDE, FLAG_INFRA, FLAG_TRUNCATED
-from dsec.ipc.ring import FLAG_END, FLAG_REQUEST, KIND_ACTION, KIND_OBS
+from dsec.ipc.ring import FLAG_END, FLAG_REQUEST, KIND_OBS
 from dsec.ipc.turn import ROW_BITS, ROW_MASK
 from dsec.runners import env, requests, seeds
 from dsec.runners.chaos import with_faults
 from dsec.runners.heir_env import Standing
 from dsec.runners.loop import Session
 from dsec.runners.stage import LATER, NEXT_STEP, Stage, as_reward, no_step
-from dsec.runners.transitions import GRAIN_BITS, peers_fault
+from dsec.runners.transitions import GRAIN_BITS
 from dsec.runners.wiring import Wiring
 
 _ASKED = -1  # in place of the row of an action: the current record is a request
@@ -81,8 +82,15 @@ class CallerWorker(env.EnvWorker):
         fixed = self._record.fixed_bytes
         at = self._session.claim(self._outbox, fixed)
         self._outbox.buffer[at : at + fixed] = bytes(fixed)
-        self._grid.flags[at >> GRAIN_BITS] = FLAG_ASIDE
-        return self._publish(0, self._variable, self._grid.obs.pick(at >> GRAIN_BITS))
+        row = at >> GRAIN_BITS
+        self._grid.flags[row] = FLAG_ASIDE
+        views, layout = self._grid.obs.pick(row), self._record.layout
+        if self._variable:  # where no zeros can stand for a value
+            space = deepcopy(layout.space)
+            space.seed(0)
+            for i in range(layout.n):
+                layout.write(views, i, space.sample())
+        return self._publish(0, self._variable, views)
 
     def _look_protected(self) -> None:
         """From its first reset on an environment's state is kept."""
@@ -251,12 +259,8 @@ class CallerWorker(env.EnvWorker):
     def _due(self, n: int) -> int:
         """Check the current record: the row of action n, or _ASKED."""
         reader = self._actions.reader
-        if not reader.flags & FLAG_REQUEST:
-            return self._actions.check(n)
-        fixed = self._actions.layout.nbytes
-        if reader.seq != n or reader.kind != KIND_ACTION or reader.nbytes < fixed:
-            raise peers_fault(Role.POLICY, f"request {reader.seq} where {n} was due")
-        return _ASKED
+        row = self._actions.check(n)
+        return _ASKED if reader.flags & FLAG_REQUEST else row
 
     def _asked(self) -> dict[str, Any]:
         reader = self._actions.reader

@@ -15,7 +15,8 @@ ended with this row, and is empty elsewhere:
 
 A record that only says that the environments were lost (FLAG_INFRA: reward 0.0 for a step that
 nobody made) is no row. The rows before it end with `infra`, `seq` has a gap there, and the
-episodes after it are new ones.
+episodes after it are new ones. Nor is one that answers what a caller has asked for beside steps
+(FLAG_ASIDE); a reset in the middle of an episode cuts it.
 
 Where `end` is not empty there is a final observation: what the last action led to. Elsewhere it
 is the `obs` of the environment's next row.
@@ -31,7 +32,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsec.errors import JournalError, LayoutError, PeerError
-from dsec.ipc.layout import FLAG_INFRA, FLAG_TERMINATED, FLAG_TRUNCATED, Leaf
+from dsec.ipc.layout import (
+    FLAG_ASIDE,
+    FLAG_FRESH,
+    FLAG_INFRA,
+    FLAG_TERMINATED,
+    FLAG_TRUNCATED,
+    Leaf,
+)
 from dsec.runners.journal import Block, JournalReader
 from dsec.runners.records import HEAD, Decoder, LeafValues, Span, flatten, joined
 
@@ -187,7 +195,7 @@ def _bundles(journal: JournalReader, agent: int) -> Iterator[list[Block]]:
 def _begins_with_loss(block: Block, flags_off: int) -> bool:
     at = HEAD.itemsize + flags_off
     env = block.parts[0]
-    return block.first_seq > 0 and len(env) > at and bool(env[at] & FLAG_INFRA)
+    return block.first_seq > 0 and len(env) > at and bool(env[at] & (FLAG_INFRA | FLAG_ASIDE))
 
 
 def _merged(blocks: list[Block]) -> Block:
@@ -224,14 +232,15 @@ class _Builder:
         if self._obs:
             seen = [joined([before, now]) for before, now in zip(self._obs, seen, strict=True)]
         flags = decoder.numbers(env, record.flags_off, "u1")[-count:]
-        lost = (flags & FLAG_INFRA != 0).any(axis=1)
+        infra, fresh = ((flags & flag != 0).any(axis=1) for flag in (FLAG_INFRA, FLAG_FRESH))
+        lost = infra | (flags & FLAG_ASIDE != 0).any(axis=1)
         real: Any = np.flatnonzero(~lost) if lost.any() else np.arange(count)
         finals, infos, reset_infos = self._extras(env, block.first_seq)
         end = _ends(flags)
-        for t in np.flatnonzero(lost).tolist():
-            _end_before(t, END_INFRA, end, finals, seen)
-        if stop != END_NONE and not lost[-1]:
-            _end_before(count, stop, end, finals, seen)
+        for t in np.flatnonzero(infra | fresh).tolist():
+            _end_before(t, END_INFRA if infra[t] else END_CUT, end, finals, seen, lost)
+        if stop != END_NONE and not infra[-1]:
+            _end_before(count, stop, end, finals, seen, lost)
         if lost.any():
             row = np.cumsum(~lost) - 1
             finals = {(int(row[t]), i): final for (t, i), final in finals.items() if not lost[t]}
@@ -326,9 +335,11 @@ def _ends(flags: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 def _end_before(
     t: int, why: int, end: NDArray[np.uint8], finals: dict[tuple[int, int], LeafValues],
-    seen: LeafValues,
+    seen: LeafValues, lost: NDArray[np.bool_],
 ) -> None:  # fmt: skip
     """End what is under way in the row before t: its action led to the observation before t."""
+    while t and lost[t - 1]:
+        t -= 1
     if t == 0:
         return
     for i in np.flatnonzero(end[t - 1] == END_NONE).tolist():

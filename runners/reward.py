@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dsec.errors import PeerError, RingInterrupted, RingTimeout
 from dsec.ipc.frames import Go, Phase, Role
-from dsec.ipc.layout import RewardRecord
+from dsec.ipc.layout import FLAG_ASIDE, RewardRecord
 from dsec.ipc.ring import FLAG_BOUNDARY, FLAG_END, KIND_ACTION, KIND_OBS, KIND_REWARD
 from dsec.runners.construct import finish_actor
 from dsec.runners.failure import UserCodeError, shown
@@ -218,6 +218,9 @@ class RewardWorker:
             last = seq - 1
             if not self._actions.reader.try_next():
                 raise _no_action(last)
+            if env.grid.flags[row].all() and self._no_step(row):
+                self._put(last, flags, np.zeros(self._n))
+                return self._taken(seq, row)
             action = self._actions.action(last)
             transition = env.transition(row, self._obs_before, action, None)
             self._outbox.enter(Phase.REWARD, last)
@@ -228,11 +231,20 @@ class RewardWorker:
             session.phase = Phase.IDLE
             self._outbox.enter(Phase.IDLE, last)
             self._put(last, flags, rewards)
-        if not flags & FLAG_END:
-            self._obs_before = env.obs(row)
+        return self._taken(seq, row)
+
+    def _no_step(self, row: int) -> bool:
+        """Whether nobody made a step: a caller has asked for something else."""
+        return bool((self._env.grid.flags[row] & FLAG_ASIDE).all())
+
+    def _taken(self, seq: int, row: int) -> bool:
+        """Go on to the next record; whether there is none."""
+        ended = bool(self._env.reader.flags & FLAG_END)
+        if not ended:
+            self._obs_before = self._env.obs(row)
         self._seq = seq
         self._expected = seq + 1
-        return bool(flags & FLAG_END)
+        return ended
 
     def _put(self, n: int, flags: int, rewards: NDArray[np.float64]) -> None:
         """Publish reward n, or compare it with what is published."""

@@ -20,7 +20,16 @@ import numpy as np
 from dsec.errors import CorruptRingError, FrameError, JournalError
 from dsec.ipc.frames import AgentProgress, Finished, Phase, Role, Wire
 from dsec.ipc.join import Batch, Join, iter_records
-from dsec.ipc.layout import FLAG_INFRA, EnvRecord, Layout, decode_spaces
+from dsec.ipc.layout import (
+    FLAG_ASIDE,
+    FLAG_FRESH,
+    FLAG_INFRA,
+    FLAG_TERMINATED,
+    FLAG_TRUNCATED,
+    EnvRecord,
+    Layout,
+    decode_spaces,
+)
 from dsec.ipc.ring import FLAG_END, KIND_ACTION, KIND_OBS, KIND_REWARD, Outbox, Peer, Reader
 from dsec.ipc.segment import ProgressWord
 from dsec.runners.chained import shape_of
@@ -179,7 +188,8 @@ class Track:
             env, _, reward = decoder.spans(block)
             rewards = decoder.numbers(reward, 0, "<f8")
             flags = decoder.numbers(env, self._env.flags_off, "u1")[-block.count :]
-            done, lost = flags != 0, flags & FLAG_INFRA != 0
+            lost = flags & (FLAG_INFRA | FLAG_ASIDE) != 0
+            done = flags & (FLAG_TERMINATED | FLAG_TRUNCATED | FLAG_INFRA | FLAG_FRESH) != 0
             self._steps -= int(lost.sum())
             begin = 0
             for t in np.flatnonzero(done.any(axis=1)).tolist():

@@ -26,7 +26,7 @@ from dsec.ipc.layout import (
     RewardRecord,
 )
 from dsec.ipc.leaves import Slots
-from dsec.ipc.ring import KIND_ACTION, KIND_OBS, KIND_REWARD, Outbox, Peer, Reader
+from dsec.ipc.ring import FLAG_REQUEST, KIND_ACTION, KIND_OBS, KIND_REWARD, Outbox, Peer, Reader
 from dsec.runners.contract import Transitions
 
 GRAIN_BITS = 6  # records start at multiples of 64 bytes
@@ -236,7 +236,7 @@ class ActionStream:
             PeerError: it is not action `seq`.
         """
         fixed = self.layout.nbytes
-        longer = bool(self.layout.variable)
+        longer = bool(self.layout.variable or self.reader.flags & FLAG_REQUEST)
         check_header(self.reader, Role.POLICY, KIND_ACTION, seq, fixed, longer=longer)
         return self.reader.offset >> GRAIN_BITS
 

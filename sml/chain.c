@@ -303,7 +303,7 @@ static int take_one(asa_chain *c, stretch *env, stretch *policy, stretch *reward
     for (uint64_t i = 0; i < n; i++)
         ended |= flags[i];
     *said = e.flags;
-    if (ended & DSEC_END_INFRA) {
+    if (ended & (DSEC_END_INFRA | DSEC_END_ASIDE)) {
         link_lost(&c->at);
         return hash_obs(c, &e, seq + 1, 0, 0, c->at.first);
     }

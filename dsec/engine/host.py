@@ -70,6 +70,7 @@ def _serve(folder: str, guardian: int) -> int:
 
 async def _run(sock: socket.socket, folder: str, guardian: int) -> int:
     from dsec.engine.guardian import orphaned
+    from dsec.engine.servers import servers
     from dsec.kernel.supervisor import Supervisor
 
     line = Line(sock)
@@ -83,7 +84,8 @@ async def _run(sock: socket.socket, folder: str, guardian: int) -> int:
         open_files = preflight.check_limits(order.lanes, order.lanes)
         spec = hosted_spec(order, agent, run_dir=place, open_files=open_files)
         line.say(talk.Up(guardian, os.getpid(), folder))
-        supervisor = Supervisor(spec, CallerHooks(line, order.reward), orphaned=orphaned)
+        hooks = CallerHooks(line, order.reward)
+        supervisor = Supervisor(spec, hooks, orphaned=orphaned, servers=servers)
         line.watch(supervisor.request_kill)
         report = await supervisor.run()
         if report.failure and report.failure_kind != "config":
