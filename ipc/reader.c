@@ -92,6 +92,22 @@ int dsec_advance(dsec_reader *r)
     return DSEC_OK;
 }
 
+/* What lies in a ring from `position` on, below `tail`: at most `most` records, for somebody who
+ * has no cursor there. Ends where a header is not one of this round. */
+uint32_t dsec_scan(uint8_t *data, uint64_t capacity, uint64_t position, uint64_t tail,
+                   dsec_record *out, uint32_t most)
+{
+    dsec_peer ring = {.data = data, .capacity = capacity};
+    dsec_reader none = {.peer = &ring};
+    uint32_t found = 0;
+    if (tail - position > capacity || position % DSEC_GRAIN)
+        return 0;
+    while (found < most && position != tail &&
+           dsec_look(&none, position, tail, &out[found]) == DSEC_OK)
+        position += out[found++].stride;
+    return found;
+}
+
 /* Step over the published records before number `seq`; they stay held until they are released. */
 int dsec_pass(dsec_reader *r, uint64_t seq)
 {

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from dsec.ipc.ring import Outbox, Peer
 
 _HEAD = struct.Struct("<QQIIHHI")
+_RECORD = struct.Struct("<QQIIHHI")  # dsec_record: seq offset nbytes epoch kind flags stride
+_AHEAD = 16
 _MARK = lib.DSEC_RECORD_MARK
 _GRAIN = lib.DSEC_GRAIN
 _FINE_MAX = 4096  # above it a record's size has only eight steps to a power of two
@@ -82,10 +84,14 @@ def record_at(ring: Outbox | Peer, position: int, tail: int) -> Held:
     """
     held = _look(ring, position, tail)
     if held is None:
-        raise CorruptRingError(
-            f"{role_name(ring.role)} segment: no record begins at position {position}"
-        )
+        raise _no_record(ring, position)
     return held
+
+
+def _no_record(ring: Outbox | Peer, position: int) -> CorruptRingError:
+    return CorruptRingError(
+        f"{role_name(ring.role)} segment: no record begins at position {position}"
+    )
 
 
 def missing(ring: Outbox | Peer, seq: int) -> CorruptRingError:
@@ -94,15 +100,25 @@ def missing(ring: Outbox | Peer, seq: int) -> CorruptRingError:
 
 
 def records(ring: Outbox | Peer, position: int, tail: int) -> Iterator[Held]:
-    """The records from `position` to `tail`, in order.
+    """The records from `position` to `tail`, in order. They are looked at some ahead, so who reads
+    a ring that is written to has to see afterwards that it was not written over.
 
     Raises:
         CorruptRingError: as `record_at`.
     """
+    if ring.c.page == ffi.NULL:
+        raise LocalError(f"the {role_name(ring.role)} segment was closed")
+    out = ffi.new("dsec_record[]", _AHEAD)
+    view = memoryview(ffi.buffer(out))
     while position != tail:
-        held = record_at(ring, position, tail)
-        yield held
-        position = held.end
+        found = lib.dsec_scan(ring.c.data, ring.c.capacity, position, tail, out, _AHEAD)
+        if not found:
+            raise _no_record(ring, position)
+        scanned = _RECORD.iter_unpack(view[: found * _RECORD.size])
+        for seq, offset, nbytes, epoch, kind, flags, taken in scanned:
+            end = (position + taken) & _WRAP
+            yield Held(position, end, seq, kind, flags, epoch, offset, nbytes)
+            position = end
 
 
 def last_record(ring: Outbox | Peer) -> Held | None:

@@ -293,6 +293,8 @@ int dsec_next(dsec_reader *r, double timeout_s, uint32_t then);
 int dsec_try_next(dsec_reader *r, uint32_t then);
 int dsec_next_many(dsec_reader *r, double timeout_s, uint32_t then, dsec_record *out, int most);
 int64_t dsec_take(dsec_receiver *v, double timeout_s);
+uint32_t dsec_scan(uint8_t *data, uint64_t capacity, uint64_t position, uint64_t tail,
+                   dsec_record *out, uint32_t most);
 int dsec_pass(dsec_reader *r, uint64_t seq);
 int dsec_release(dsec_reader *r);
 int dsec_release_prior(dsec_reader *r);

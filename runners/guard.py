@@ -32,7 +32,7 @@ GIVEN_UP_INTERVAL: Final = 1024
 SAMPLES_MIN: Final = 4
 TOLERANCE: Final = 2.0
 """By how much the budget may be missed for want of room before `auto` does without."""
-SHARES: Final = {Role.ENV: 0.7, Role.POLICY: 0.2, Role.REWARD: 0.1}
+SHARES: Final = {Role.ENV: 0.8, Role.POLICY: 0.15, Role.REWARD: 0.05}
 """Of the agent's budget: they wait for each other, so what each takes adds up. Environments die
 most, and theirs is the state that is dear."""
 BETWEEN_MIN_S: Final = 0.002

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from dsec.errors import CorruptRingError
+from dsec.errors import CorruptRingError, LocalError
 from dsec.ipc import recall, segment
 from dsec.ipc.frames import Role
 from dsec.ipc.ring import KIND_OBS, Outbox, Peer
@@ -76,6 +76,33 @@ def test_what_was_overwritten_is_no_record(ring: Ring) -> None:
         ring.put(seq, 100)
     with pytest.raises(CorruptRingError, match="no record begins at position"):
         recall.record_at(ring.peer, boundary, ring.outbox.tail)
+    with pytest.raises(CorruptRingError, match="no record begins at position"):
+        next(recall.records(ring.peer, boundary, ring.outbox.tail))
+
+
+def test_a_walk_ends_where_a_record_is_written_over(ring: Ring) -> None:
+    boundary = ring.outbox.tail
+    for seq in range(40):
+        ring.put(seq, 100)
+    walk = recall.records(ring.peer, boundary, ring.outbox.tail)
+    held = [next(walk) for _ in range(3)]
+    assert held == [recall.record_at(ring.peer, each.position, ring.outbox.tail) for each in held]
+    later = (held[2].end + 30 * (held[1].end - held[1].position)) % (1 << 64)
+    at = later & (ring.peer.capacity - 1)
+    ring.outbox.buffer[at : at + 8] = b"\xff" * 8
+    found = []
+    with pytest.raises(CorruptRingError, match=f"no record begins at position {later}"):
+        found.extend(each.seq for each in walk)
+    assert found == list(range(3, 33))
+    assert [each.seq for each in recall.records(ring.peer, boundary, later)] == list(range(33))
+
+
+def test_a_closed_ring_is_not_walked(ring: Ring) -> None:
+    ring.put(0, 100)
+    tail = ring.outbox.tail
+    ring.peer.close()
+    with pytest.raises(LocalError, match="was closed"):
+        next(recall.records(ring.peer, 0, tail))
 
 
 @pytest.mark.guarantee("G9")
@@ -83,5 +110,5 @@ def test_a_scribbled_ring_has_no_last_record(ring: Ring) -> None:
     for seq in range(20):
         ring.put(seq, 100)
     ring.outbox.buffer[:CAPACITY] = os.urandom(CAPACITY)
-    with pytest.raises(CorruptRingError, match="no record ends at its tail"):
+    with pytest.raises(CorruptRingError, match="no record ends at"):
         recall.last_record(ring.peer)
