@@ -69,7 +69,7 @@ def test_the_example_in_the_readme_is_a_valid_configuration(tmp_path: Path) -> N
 @pytest.mark.slow
 def test_the_guide_can_be_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     guide = (DOCS / "GUIDE.md").read_text()
-    agent, reading = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    agent, sandbox, vector, reading = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
     (config,) = re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL)
     (tmp_path / "mine.py").write_text(agent)
     (tmp_path / "mine.yaml").write_text(config)
@@ -79,7 +79,8 @@ def test_the_guide_can_be_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert finished.summary["metrics"]["walker-001"] == {"learned": 2000}
     (tmp_path / "runs").mkdir()
     finished.run_dir.rename(tmp_path / "runs/mine")
-    exec(compile(reading, "GUIDE.md", "exec"), {})
+    for script in (reading, sandbox, vector):
+        exec(compile(script, "GUIDE.md", "exec"), {})
     for name in re.findall(r"^\| `([^`<]+)` \|", guide.split("## The run directory")[1], re.M):
         dies_or_lasts = ("remainder.dsj", "journal.dsj")
         assert name.endswith(dies_or_lasts) or (tmp_path / "runs/mine" / name).exists(), name
