@@ -193,6 +193,10 @@ class RunDirBusy(MachineError):
     """The run directory is in use by a living run, or holds an earlier one."""
 
 
+class RunDirAbsent(MachineError):
+    """What was named as a run directory is none."""
+
+
 class AtomError(PeerError):
     """Bytes that should be an Agent State Atom are none that this version can use."""
 

@@ -22,22 +22,26 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dsec.errors import MachineError, RunDirBusy
+from dsec.errors import MachineError, RunDirAbsent, RunDirBusy
 
 FREE_BYTES_MIN = 16 * 1024 * 1024
 LOCK_FILE = "lock"
 # Any of these says that a run has been here. The lock alone does not: it may have ended before it
 # began, and may begin again.
-TRACES = ("kernel.json", "summary.json", "config.yaml", "journal.dsj", "recording", "logs")
+TRACES = (
+    "kernel.json", "summary.json", "config.yaml", "journal.dsj", "kept.dsj", "recording", "atoms",
+    "logs",
+)  # fmt: skip
 
 
 class RunDir:
     """A locked directory. Use as a context manager, or call `close`."""
 
-    def __init__(self, path: Path, lock_fd: int, *, made: bool) -> None:
+    def __init__(self, path: Path, lock_fd: int, *, made: bool, reopened: bool = False) -> None:
         self.path = path
         self._lock_fd = lock_fd
         self._made = made
+        self._reopened = reopened
 
     def __enter__(self) -> RunDir:
         return self
@@ -53,7 +57,11 @@ class RunDir:
 
     def discard(self) -> None:
         """Take away what this run has left, because it never began: a name in its configuration
-        leads nowhere, say, and the next try should find the directory free."""
+        leads nowhere, say, and the next try should find the directory free. What an earlier run has
+        left stays where it is."""
+        if self._reopened:
+            self.close()
+            return
         for name in (*TRACES, LOCK_FILE):
             path = self.path / name
             if path.is_dir():
@@ -104,7 +112,7 @@ def claim(out: Path | None, run_name: str, *, parent: Path = Path("runs")) -> Ru
     except OSError as error:
         raise _cannot_write(out, error) from None
     path = out.resolve()
-    lock_fd = _lock(path)
+    lock_fd = _lock(path, "Wait for its end, or choose another --out")
     try:
         _refuse_traces(path)
         _check_space(path)
@@ -114,7 +122,41 @@ def claim(out: Path | None, run_name: str, *, parent: Path = Path("runs")) -> Ru
     return RunDir(path, lock_fd, made=made)
 
 
-def _lock(path: Path) -> int:
+def reopen(path: Path) -> RunDir:
+    """Lock the directory of a run that has ended, to go on with it. Nothing in it is changed.
+
+    Raises:
+        RunDirAbsent: no run has been there.
+        RunDirBusy: a living run has it.
+        MachineError: it can't be locked or written, or the disk is full.
+    """
+    if not (path / "config.yaml").is_file():
+        raise RunDirAbsent(
+            f"there is no run to resume in {path}{_what_is_there(path)}",
+            "Name a run directory, which holds the config.yaml of its run",
+        )
+    path = path.resolve()
+    lock_fd = _lock(path, "Wait for its end, or end it with SIGINT")
+    try:
+        _check_space(path)
+    except BaseException:
+        os.close(lock_fd)
+        raise
+    return RunDir(path, lock_fd, made=False, reopened=True)
+
+
+def _what_is_there(path: Path) -> str:
+    """Words for whoever named the folder of all runs, or something inside of one."""
+    if not path.exists():
+        return ": there is no such directory"
+    found = sorted(path.glob("*/kernel.json"), key=lambda each: each.stat().st_mtime)
+    if found:
+        return f"; it holds run directories, the newest is {found[-1].parent}"
+    outer = next((each for each in path.parents if (each / "kernel.json").exists()), None)
+    return "" if outer is None else f"; the run directory is {outer}"
+
+
+def _lock(path: Path, remedy: str) -> int:
     try:
         fd = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
@@ -125,9 +167,7 @@ def _lock(path: Path) -> int:
         holder = os.pread(fd, 20, 0).decode("ascii", "replace").strip()
         os.close(fd)
         who = f"process {holder}" if holder.isdigit() else "another process"
-        raise RunDirBusy(
-            f"a run is going on in {path} ({who})", "Wait for its end, or choose another --out"
-        ) from None
+        raise RunDirBusy(f"a run is going on in {path} ({who})", remedy) from None
     except OSError as error:
         os.close(fd)
         raise MachineError(

@@ -89,8 +89,25 @@ def load(path: Path) -> Spilled:
         AtomTruncated, AtomCorrupt, AtomTooOld, AtomTooNew, AtomForeign: it is none; names the file.
         MachineError: it can't be read.
     """
+    label, marks, nbytes, total, data = _open(path, whole=True)
+    body = data[HEAD_BYTES:]
+    if len(body) < nbytes:
+        raise AtomTruncated(f"{path}: a body of {nbytes:,} bytes ends after {len(body):,}")
+    if len(body) > nbytes or xxhash.xxh3_64_intdigest(body) != total:
+        raise AtomCorrupt(f"{path}: its body is damaged")
+    return Spilled(label, marks, body)
+
+
+def label_of(path: Path) -> Label:
+    """Whose atom a file holds, from its head alone. Raises as `load`; the body is not looked at."""
+    return _open(path, whole=False)[0]
+
+
+def _open(path: Path, *, whole: bool) -> tuple[Label, Marks, int, int, bytes]:
+    """Read a file, or its first bytes; give what its head says, and what was read."""
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(-1 if whole else HEAD_BYTES)
     except OSError as error:
         raise MachineError(f"can't read {path}: {error.strerror}", "") from None
     magic = data[:8]
@@ -108,14 +125,9 @@ def load(path: Path) -> Spilled:
         raise AtomTooOld(f"{path} has version {version}; this reads {OLDEST} to {VERSION}")
     if version > VERSION:
         raise AtomTooNew(f"{path} has version {version}; this reads {OLDEST} to {VERSION}")
-    body = data[HEAD_BYTES:]
-    if len(body) < nbytes:
-        raise AtomTruncated(f"{path}: a body of {nbytes:,} bytes ends after {len(body):,}")
-    if len(body) > nbytes or xxhash.xxh3_64_intdigest(body) != total:
-        raise AtomCorrupt(f"{path}: its body is damaged")
     atom_id, seq, agent, episode, rollout, created_s = numbers
     label = Label(atom_id, agent, episode, rollout, seq, created_s)
-    return Spilled(label, Marks(marks & 3), body)
+    return label, Marks(marks & 3), nbytes, total, data
 
 
 def files(folder: Path) -> Iterator[Path]:

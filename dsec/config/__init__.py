@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dsec.config.changes import Change, changes, refusals
 from dsec.config.check import agent_names, check
 from dsec.config.models import Agent, Chaos, Config
 from dsec.config.overrides import Override, apply, parse_override
@@ -19,17 +20,20 @@ from dsec.errors import ConfigError, Diagnostic
 
 __all__ = [
     "Agent",
+    "Change",
     "Chaos",
     "Config",
     "KeyPath",
     "Loaded",
     "Override",
     "agent_names",
+    "changes",
     "dotted",
     "dump",
     "json_schema",
     "load",
     "parse_override",
+    "refusals",
 ]
 
 
