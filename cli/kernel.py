@@ -63,9 +63,23 @@ _verbose = click.option("-v", "--verbose", is_flag=True, help="Log every change 
 
 
 @cli.command()
-@_config
+@click.argument("config", type=click.Path(path_type=Path), required=False)
 @_sets
 @click.option("--out", type=click.Path(path_type=Path), help="The run directory; default runs/….")
+@click.option(
+    "--resume",
+    type=click.Path(path_type=Path),
+    metavar="RUN_DIR",
+    help="Go on with the run in RUN_DIR, which was interrupted: each agent from its newest atom.",
+)
+@click.option(
+    "--allow",
+    "allowed",
+    multiple=True,
+    metavar="KEY",
+    help="With --resume: let this key of the configuration, and all below it, differ from what it "
+    "was. May be given several times.",
+)
 @click.option(
     "--steps", metavar="N", help="Environment steps of all agents; replaces run.episodes."
 )
@@ -73,9 +87,11 @@ _verbose = click.option("-v", "--verbose", is_flag=True, help="Log every change 
 @_json
 @_verbose
 def run(
-    config: Path,
+    config: Path | None,
     sets: Sequence[str],
     out: Path | None,
+    resume: Path | None,
+    allowed: Sequence[str],
     steps: str | None,
     seed: str | None,
     as_json: bool,
@@ -84,8 +100,14 @@ def run(
     """Run CONFIG to its end.
 
     The run directory holds the recording, the logs of all runners, the configuration as it was
-    run, and summary.json.
+    run, and summary.json. With --resume CONFIG may be left out: it is that of RUN_DIR then.
     """
+    if resume is None and config is None:
+        raise click.UsageError("Missing argument 'CONFIG' (or --resume RUN_DIR).")
+    if resume is not None and out is not None:
+        raise click.UsageError("--resume goes on in its run directory: leave --out out.")
+    if allowed and resume is None:
+        raise click.UsageError("--allow is for --resume.")
 
     def main() -> int:
         from dsec import engine
@@ -96,7 +118,8 @@ def run(
             from dsec.cli.view import TerminalView
 
             overrides = _overrides(sets, steps, seed)
-            options = engine.RunOptions(config, overrides, out, tuple(sys.argv))
+            argv = tuple(sys.argv)
+            options = engine.RunOptions(config, overrides, out, argv, resume, allowed)
             view = TerminalView(stderr if as_json else stdout, stderr, verbose=verbose)
             try:
                 return engine.run(options, view)

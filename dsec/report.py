@@ -145,10 +145,11 @@ class Failover:
 @dataclass(slots=True)
 class AgentReport:
     """Where one agent stands. `state` is `starting`, `ready` (it waits for others to start),
-    `running`, `done` or `quarantined`; `failovers` counts what it survived, `recycled` how often a
-    healthy runner of it was replaced by a fresh one, `protection` says by role how its state is
-    kept, `pinned` what keeps its process deterministic; `chain` is the value of its hash chain at
-    the end, in hexadecimal digits."""
+    `running`, `done` or `quarantined`; `before` counts those of its steps that earlier lives of the
+    run made; `failovers` counts what it survived, `recycled` how often a healthy runner of it was
+    replaced by a fresh one, `protection` says by role how its state is kept, `pinned` what keeps
+    its process deterministic; `chain` is the value of its hash chain at the end, in hexadecimal
+    digits."""
 
     name: str
     group: str
@@ -157,6 +158,7 @@ class AgentReport:
     episodes: int = 0
     return_sum: float = 0.0
     returns_last: float = 0.0
+    before: int = 0
     lost: int = 0
     failovers: int = 0
     recycled: int = 0

@@ -52,7 +52,9 @@ class AgentSpec:
     """One agent: its runners by role, and the group (config entry) that it came from.
 
     Of its runners that are lost at most `restarts_max` are replaced in any `restarts_period_s`;
-    with 0 none is, and the agent is quarantined.
+    with 0 none is, and the agent is quarantined. `first` is the first transition that is recorded
+    of it: 0, but for one that goes on where what came before is not in this recording. `rank` is
+    its place in the configuration, whoever else is in this run.
     """
 
     name: str
@@ -61,6 +63,8 @@ class AgentSpec:
     num_envs: int = 1
     restarts_max: int = 0
     restarts_period_s: float = 60.0
+    first: int = 0
+    rank: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,7 @@ class RunSpec:
         log_bytes_max: size at which a runner's stdout or stderr file is rotated once.
         drain_timeout_s: what an agent has between Drain and its end before it is killed.
         deterministic: as the configuration's run.deterministic says.
+        ranks: agents in the configuration; those that are done already are not in `agents`.
         recorder: whether a recorder joins the rings; without one nothing is counted or kept.
     """
 
@@ -89,3 +94,4 @@ class RunSpec:
     recorder: bool = True
     recorder_image: str = "base"
     deterministic: bool = False
+    ranks: int = 0

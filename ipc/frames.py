@@ -129,7 +129,7 @@ class Wire(Frame, tag="wire", frozen=True):
     Before Wire an env runner has sent `Constructed`. On Wire a policy or reward runner constructs
     the user's object; all answer `Ready` (the recorder, for which `agent` matters: `Wired`).
     `config_group` is the agent's name in the config, without its number (agents that share it
-    share a recording file).
+    share a recording file). `first` is the first transition that is recorded of the agent.
     """
 
     agent: str
@@ -137,6 +137,7 @@ class Wire(Frame, tag="wire", frozen=True):
     segments: tuple[SegmentRef, ...]
     num_envs: int = 1
     config_group: str = ""
+    first: int = 0
 
 
 class Go(Frame, tag="go", frozen=True):
@@ -375,7 +376,13 @@ class Finished(Frame, tag="finished", frozen=True):
 
 
 class Finish(Frame, tag="finish", frozen=True):
-    """All agents are finished: close the journal, convert it, say RecorderDone and exit."""
+    """All agents are finished: close the journal, convert it, say RecorderDone and exit.
+
+    `keep`: some agents may go on in a later life of this run, so the journal is kept beside what is
+    made of it.
+    """
+
+    keep: bool = False
 
 
 class RecorderDone(Frame, tag="recorder_done", frozen=True):

@@ -130,6 +130,7 @@ class Join:
         reward_off: offset of float64[num_envs] in a reward record.
         first_seq: the first transition wanted. A recorder that was restarted gives the one after
             the last in its journal; what lies before it in the rings is dropped.
+        begins: the observation before that one is wanted, too: nothing has been taken yet.
 
     Raises:
         LocalError: num_envs is out of range.
@@ -148,6 +149,7 @@ class Join:
         flags_off_env: int,
         reward_off: int = 0,
         first_seq: int = 0,
+        begins: bool | None = None,
     ) -> None:
         if num_envs < 1 or min(reward_off_env, flags_off_env, reward_off, first_seq) < 0:
             raise LocalError("a join takes at least one environment and no negative offset")
@@ -161,8 +163,9 @@ class Join:
         c.running, c.env_running, c.finished = self._arrays
         c.env_reward_off, c.env_flags_off, c.reward_off = reward_off_env, flags_off_env, reward_off
         c.next = first_seq
-        c.has_first = first_seq > 0
-        c.resumed = [int(first_seq > 0)] * 3
+        taken = first_seq > 0 if begins is None else not begins
+        c.has_first = taken
+        c.resumed = [int(taken)] * 3
 
     def take(self, max_bytes: int) -> Batch | None:
         """Return the next complete transitions, or None if there are none.

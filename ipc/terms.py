@@ -11,6 +11,10 @@ from typing import Any
 
 import msgspec
 
+FLAG_INFRA = 4
+"""Of an env's flags (layout.py): no step of the environment at all: it was lost, and what it would
+have returned is unknown."""
+
 
 class Role(enum.IntEnum):
     """Who writes an outbox. The numbers are the cursor slots in every segment; never renumber."""

@@ -90,8 +90,9 @@ class Agent:
         """The Wire frame for `role` and the descriptors beside it, which the caller closes. Its own
         records will carry `epoch`."""
         refs, fds = segment.hand_out(self.segments.values(), role, epoch)
-        spec = self.spec
-        return frames.Wire(self.name, self.spaces, refs, spec.num_envs, spec.group), fds
+        each = self.spec
+        numbers = each.num_envs, each.group, each.first
+        return frames.Wire(self.name, self.spaces, refs, *numbers), fds
 
     def make(self, role: Role) -> Runner:
         """One more incarnation of a role, which is not forked yet."""

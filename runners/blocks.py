@@ -1,9 +1,9 @@
-"""The bytes of a journal: blocks, their headers, and what a whole file of them says.
+"""The bytes of a journal: blocks, and their headers.
 
-This file owns the format of `journal.dsj` and the scan that judges one; journal.py has the writer
-and the reader. It must not know what is in a record: the ring's bytes go in as they are and come
-out as they were, so that committing costs one checksum and one write, and so that this file needs
-neither numpy nor the layouts.
+This file owns the format of `journal.dsj`'s blocks; scan.py judges a whole file of them, journal.py
+has the writer and the reader. It must not know what is in a record: the ring's bytes go in as they
+are and come out as they were, so that committing costs one checksum and one write, and so that this
+file needs neither numpy nor the layouts.
 
 Format (little endian; everything starts at a multiple of 64 bytes)
 
@@ -19,6 +19,10 @@ A batch ends with a trailer: the agent's hash chain at every boundary in it and 
 of sml/chain.py), then 16 bytes that say how many marks there are and how many steps of the agent
 were lost with their environment so far. Who only wants these reads nothing else.
 
+Nothing that is written is ever changed. Where an agent goes on from an earlier transition than its
+last (a run that is resumed from an atom), a *cut* says so: it is a batch that takes the place of
+all that the agent had from its first transition on, its end included.
+
 Two kinds of damage are told apart. A *torn tail* is what a killed writer leaves: the file ends
 inside a block, or in zeros (a file system that kept the size and lost the data). It is no error:
 the recording ends at the last whole block. Anything else that doesn't add up, one flipped bit
@@ -30,8 +34,7 @@ from __future__ import annotations
 import enum
 import os
 import struct
-from array import array
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import msgspec
@@ -50,8 +53,6 @@ _BLOCK_MAGIC: Final = b"DSJB"
 _BLOCK_HEADER: Final = struct.Struct("<4sIIIqQQQQQ")
 _CHECKSUM: Final = struct.Struct("<Q")
 _TRAILER: Final = struct.Struct("<QII")
-_ZEROS: Final = bytes(ALIGN)
-_SCAN_CHUNK_BYTES: Final = 1 << 20
 
 assert _FILE_HEADER.size == ALIGN
 assert _BLOCK_HEADER.size == ALIGN
@@ -67,6 +68,12 @@ class Kind(enum.IntEnum):
     ABANDONED = 5
     END = 6
     CLOSED = 7
+    RESUMED = 8
+    CUT = 9
+
+
+BATCHES: Final = frozenset({Kind.BATCH, Kind.CUT})
+"""Kinds of block that hold transitions, and a trailer behind them."""
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -81,6 +88,7 @@ class Declaration(msgspec.Struct, frozen=True):
 
     `spaces` is what `ipc.layout.encode_spaces` made. The offsets into the env role's records are
     written down so that a reader with another layout notices it instead of reading nonsense.
+    `first` is the agent's first transition here: others than 0 are of agents that were forked.
     """
 
     agent: str
@@ -92,6 +100,16 @@ class Declaration(msgspec.Struct, frozen=True):
     flags_off: int
     obs_off: int
     fixed_bytes: int
+    first: int = 0
+
+
+class Totals(msgspec.Struct, frozen=True):
+    """In the block that ends an agent's stream: what it adds up to, for who reads no records."""
+
+    steps: int
+    episodes: int
+    return_sum: float
+    returns_last: float
 
 
 class Abandoned(msgspec.Struct, frozen=True):
@@ -144,43 +162,6 @@ class Block:
     trailer: Trailer = Trailer()
 
 
-@dataclass(slots=True)
-class AgentIndex:
-    """Where one agent's blocks are. Eight bytes a batch: a long run has millions of them."""
-
-    declaration: Declaration
-    batches: array[int] = field(default_factory=lambda: array("Q"))
-    remainders: list[int] = field(default_factory=list)
-    seq_committed: int = -1
-    abandoned: Abandoned | None = None
-    ended: bool = False
-
-    @property
-    def finished(self) -> bool:
-        """Whether the stream was journaled to its end, clean or not."""
-        return self.ended or self.abandoned is not None
-
-
-@dataclass(slots=True)
-class Index:
-    """What a journal holds.
-
-    Attributes:
-        agents: by agent index.
-        end: the offset after the last whole block.
-        torn_bytes: what follows it: the tail that a killed writer left.
-        closed: whether the recorder said that the file is complete.
-        damage: with `salvage`, what ended the scan before the file's end; else empty.
-    """
-
-    run: Run | None = None
-    agents: list[AgentIndex] = field(default_factory=list)
-    end: int = 0
-    torn_bytes: int = 0
-    closed: bool = False
-    damage: str = ""
-
-
 @dataclass(frozen=True, slots=True)
 class Header:
     """A block's header, taken apart. `offset` is where it stands in the file."""
@@ -210,10 +191,10 @@ def unpack_block(fd: int, header: Header, path: str, kind: type[_Payload]) -> _P
     Raises:
         JournalError: it is damaged.
     """
-    return _unpack(read_block(fd, header, path), kind)
+    return value_of(read_block(fd, header, path), kind)
 
 
-def _unpack(block: Block, kind: type[_Payload]) -> _Payload:
+def value_of(block: Block, kind: type[_Payload]) -> _Payload:
     try:
         return msgspec.msgpack.decode(block.parts[0], type=kind)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
@@ -226,7 +207,7 @@ def file_header() -> bytes:
     return head + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(head))
 
 
-def _why_not(head: bytes) -> str:
+def why_not(head: bytes) -> str:
     """What is wrong with the first bytes of a file that should be a journal."""
     if head[:8] != _FILE_MAGIC:
         return "it is no journal"
@@ -239,7 +220,7 @@ def _why_not(head: bytes) -> str:
     return "damaged at offset 0, or written by another version of dsec-kernel"
 
 
-def _damaged(path: str, offset: int, what: str) -> JournalError:
+def damaged(path: str, offset: int, what: str) -> JournalError:
     return JournalError(f"{path}: damaged at offset {offset}: {what}")
 
 
@@ -267,16 +248,16 @@ def parse_header(head: bytes, offset: int, path: str) -> Header:
         JournalError: it isn't one; `path` is for the message.
     """
     if len(head) < ALIGN:
-        raise _damaged(path, offset, "no block begins here")
+        raise damaged(path, offset, "no block begins here")
     if _CHECKSUM.unpack_from(head, 56)[0] != xxhash.xxh3_64_intdigest(head[:56], seed=offset):
-        raise _damaged(path, offset, "the block header's checksum is wrong")
+        raise damaged(path, offset, "the block header's checksum is wrong")
     magic, kind, agent, count, first_seq, length, env, policy, checksum, _ = _BLOCK_HEADER.unpack(
         head
     )
     if magic != _BLOCK_MAGIC or kind not in Kind._value2member_map_:
-        raise _damaged(path, offset, f"unknown kind of block ({kind})")
+        raise damaged(path, offset, f"unknown kind of block ({kind})")
     if length > BLOCK_BYTES_MAX or env + policy > length:
-        raise _damaged(path, offset, "the lengths contradict one another")
+        raise damaged(path, offset, "the lengths contradict one another")
     return Header(offset, Kind(kind), agent, count, first_seq, length, env, policy, checksum)
 
 
@@ -293,15 +274,15 @@ def read_block(fd: int, header: Header, path: str) -> Block:
     while done < padded:
         got = os.preadv(fd, [view[done:]], header.offset + ALIGN + done)
         if not got:
-            raise _damaged(path, header.offset, "the file ends inside this block")
+            raise damaged(path, header.offset, "the file ends inside this block")
         done += got
     view = view.toreadonly()
     payload = view[: header.length]
     if xxhash.xxh3_64_intdigest(payload) != header.checksum or any(view[header.length :]):
-        raise _damaged(path, header.offset, "the block's checksum is wrong")
+        raise damaged(path, header.offset, "the block's checksum is wrong")
     cut = header.env_bytes + header.policy_bytes
     trailer, end = Trailer(), header.length
-    if header.kind is Kind.BATCH:
+    if header.kind in BATCHES:
         trailer, end = _open_trailer(payload[cut:], header, path)
     parts = (payload[: header.env_bytes], payload[header.env_bytes : cut], payload[cut:end])
     return Block(
@@ -317,7 +298,7 @@ def _open_trailer(data: memoryview, header: Header, path: str) -> tuple[Trailer,
         if begin >= 0:
             at = header.length - len(data) + begin
             return Trailer(data[begin : -_TRAILER.size], lost), at
-    raise _damaged(path, header.offset, "a batch without a trailer")
+    raise damaged(path, header.offset, "a batch without a trailer")
 
 
 def read_trailer(fd: int, header: Header, path: str) -> Trailer:
@@ -335,94 +316,3 @@ def read_trailer(fd: int, header: Header, path: str) -> Trailer:
     if size <= most:
         foot = os.pread(fd, size, end - size)
     return _open_trailer(memoryview(foot), header, path)[0]
-
-
-def _zeros_from(fd: int, offset: int) -> bool:
-    while chunk := os.pread(fd, _SCAN_CHUNK_BYTES, offset):
-        if chunk.count(0) != len(chunk):
-            return False
-        offset += len(chunk)
-    return True
-
-
-def scan(fd: int, path: str, *, salvage: bool = False, cut_last: bool = False) -> Index:
-    """Walk the headers and index the blocks.
-
-    Args:
-        salvage: let the first damage end the index instead of raising.
-        cut_last: count a last block whose payload is wrong to the torn tail. A resuming writer
-            may: it advances a cursor only after the write, so what it cuts off is still there.
-    """
-    index = Index()
-    size = os.fstat(fd).st_size
-    head = os.pread(fd, ALIGN, 0)
-    if head != file_header()[: len(head)]:
-        raise JournalError(f"{path}: {_why_not(head)}")
-    offset = ALIGN if size >= ALIGN else 0
-    while ALIGN <= offset < size:
-        try:
-            head = os.pread(fd, ALIGN, offset)
-            if len(head) < ALIGN or (head == _ZEROS and _zeros_from(fd, offset)):
-                break
-            header = parse_header(head, offset, path)
-            if header.end > size:
-                break
-            last = header.end == size
-            plain = header.kind not in (Kind.BATCH, Kind.REMAINDER)
-            if cut_last and last:
-                try:
-                    read_block(fd, header, path)
-                except JournalError:
-                    break
-            block = read_block(fd, header, path) if plain or last else None
-            _index(index, header, block, path)
-        except JournalError as error:
-            if not salvage:
-                raise
-            index.damage = str(error)
-            break
-        offset = header.end
-    index.end = offset
-    index.torn_bytes = size - offset
-    return index
-
-
-def _index(index: Index, header: Header, block: Block | None, path: str) -> None:
-    """Take one block into the index, if it makes sense after those before it."""
-    kind = header.kind
-    if index.closed:
-        raise _damaged(path, header.offset, f"a {kind.name} block after the end of the journal")
-    if block is not None and kind is Kind.RUN:
-        index.run = _unpack(block, Run)
-        return
-    if kind is Kind.CLOSED:
-        index.closed = True
-        return
-    if block is not None and kind is Kind.DECLARATION:
-        declaration = _unpack(block, Declaration)
-        if declaration.index != len(index.agents):
-            raise _damaged(path, header.offset, f"agent {declaration.agent!r} out of order")
-        index.agents.append(AgentIndex(declaration))
-        return
-    if header.agent >= len(index.agents):
-        raise _damaged(path, header.offset, f"agent {header.agent} was never declared")
-    agent = index.agents[header.agent]
-    name = agent.declaration.agent
-    if agent.finished:
-        raise _damaged(path, header.offset, f"a {kind.name} block after the end of {name!r}")
-    if kind is Kind.BATCH:
-        nothing = header.count == 0 and bool(header.first_seq or agent.batches)
-        if nothing or header.first_seq != agent.seq_committed + 1:
-            raise _damaged(
-                path, header.offset,
-                f"{header.count} transitions of {name!r} from {header.first_seq} on, where "
-                f"{agent.seq_committed + 1} was next",
-            )  # fmt: skip
-        agent.batches.append(header.offset)
-        agent.seq_committed += header.count
-    elif kind is Kind.REMAINDER:
-        agent.remainders.append(header.offset)
-    elif kind is Kind.END:
-        agent.ended = True
-    elif block is not None:
-        agent.abandoned = _unpack(block, Abandoned)

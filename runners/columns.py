@@ -40,7 +40,7 @@ from dsec.ipc.layout import (
     FLAG_TRUNCATED,
     Leaf,
 )
-from dsec.runners.journal import Block, JournalReader
+from dsec.runners.journal import Block, Declaration, JournalReader
 from dsec.runners.records import HEAD, Decoder, LeafValues, Span, flatten, joined
 
 END_WORDS: Final = ("", "terminated", "truncated", "infra", "cut")
@@ -167,7 +167,7 @@ def _bundles(journal: JournalReader, agent: int) -> Iterator[list[Block]]:
     A batch that begins with the loss of the environments stays with the one before it, which gets
     its ends from it.
     """
-    flags_off = journal.index.agents[agent].declaration.flags_off
+    declared = journal.index.agents[agent].declaration
     bundle: list[Block] = []
     count = nbytes = 0
     batches = journal.batches(agent)
@@ -181,7 +181,7 @@ def _bundles(journal: JournalReader, agent: int) -> Iterator[list[Block]]:
         if block is None:
             break
         full = count >= BUNDLE_ROWS_MAX or nbytes >= BUNDLE_BYTES_MAX
-        if full and not _begins_with_loss(block, flags_off):
+        if full and not _begins_with_loss(block, declared):
             yield bundle
             bundle, count, nbytes = [], 0, 0
         if block.count:
@@ -192,10 +192,11 @@ def _bundles(journal: JournalReader, agent: int) -> Iterator[list[Block]]:
         yield bundle
 
 
-def _begins_with_loss(block: Block, flags_off: int) -> bool:
-    at = HEAD.itemsize + flags_off
+def _begins_with_loss(block: Block, declared: Declaration) -> bool:
+    at = HEAD.itemsize + declared.flags_off
     env = block.parts[0]
-    return block.first_seq > 0 and len(env) > at and bool(env[at] & (FLAG_INFRA | FLAG_ASIDE))
+    lost = FLAG_INFRA | FLAG_ASIDE
+    return block.first_seq > declared.first and len(env) > at and bool(env[at] & lost)
 
 
 def _merged(blocks: list[Block]) -> Block:

@@ -229,7 +229,8 @@ class Committer:
         if not self.gave_up:
             self._declare(track)
             if clean:
-                self._append(Kind.END, agent=track.index, first_seq=track.seq_committed)
+                totals = msgspec.msgpack.encode(track.totals)
+                self._append(Kind.END, totals, agent=track.index, first_seq=track.seq_committed)
             else:
                 self._write_remainder(track)
                 lost = Abandoned(

@@ -31,6 +31,7 @@ from dsec.errors import JournalError
 from dsec.runners import columns
 from dsec.runners.journal import (
     FILE_NAME,
+    KEPT_NAME,
     AgentIndex,
     Index,
     JournalReader,
@@ -63,12 +64,15 @@ def available() -> bool:
     return importlib.util.find_spec("pyarrow") is not None
 
 
-def convert(run_dir: str | Path, stop: Callable[[], bool] = lambda: False) -> Conversion:
+def convert(
+    run_dir: str | Path, stop: Callable[[], bool] = lambda: False, *, keep: bool = False
+) -> Conversion:
     """Convert the journal of a run into `recording/*.parquet`.
 
     Args:
         run_dir: the run directory. It must not be in use by a run.
         stop: asked now and then; True ends the conversion at once.
+        keep: the run may go on: the journal gets another name, by which it is no recording.
 
     Raises:
         JournalError: there is no journal, pyarrow is missing, the journal is damaged, or a file
@@ -103,7 +107,10 @@ def convert(run_dir: str | Path, stop: Callable[[], bool] = lambda: False) -> Co
         except OSError as error:
             raise JournalError(f"can't write {folder}: {error.strerror or error}") from None
     if not troubles:
-        journal.path.unlink()
+        if keep:
+            journal.path.rename(run_dir / KEPT_NAME)
+        else:
+            journal.path.unlink()
         _sync_folder(run_dir)
         return Conversion(tuple(str(path.relative_to(run_dir)) for path in files))
     text = "; ".join(troubles)
@@ -205,7 +212,7 @@ def _keep_remainders(journal: JournalReader, path: Path) -> bool:
     # Of an agent that ended before its first transition, observation 0 is in such a block, too.
     extra = {
         agent.declaration.index: [
-            *(agent.batches if agent.seq_committed < 0 else ()),
+            *(() if agent.transitions else agent.batches),
             *agent.remainders,
         ]
         for agent in journal.index.agents
@@ -221,7 +228,8 @@ def _keep_remainders(journal: JournalReader, path: Path) -> bool:
             writer.append(Kind.DECLARATION, msgspec.msgpack.encode(declared), agent=number)
             for offset in extra[agent.declaration.index]:
                 block = journal.read(offset)
-                writer.append(block.kind, *block.parts, agent=number, trailer=block.trailer)
+                kind = Kind.REMAINDER if block.kind is Kind.REMAINDER else Kind.BATCH
+                writer.append(kind, *block.parts, agent=number, trailer=block.trailer)
         writer.append(Kind.CLOSED)
         writer.sync()
         temporary.replace(path)

@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Final
 
 from dsec.errors import JournalError
-from dsec.runners.blocks import ALIGN, Declaration, Kind, parse_header, read_trailer, unpack_block
+from dsec.runners.blocks import (
+    ALIGN,
+    BATCHES,
+    Declaration,
+    Kind,
+    parse_header,
+    read_trailer,
+    unpack_block,
+)
 from dsec.runners.journal import FILE_NAME
 from dsec.sml.chain import START, unpack
 
@@ -66,7 +74,7 @@ class ChainFollower:
                 return  # it is being written
             if header.kind is Kind.DECLARATION:
                 self._agents.append(unpack_block(self._fd, header, path, Declaration).agent)
-            elif header.kind is Kind.BATCH:
+            elif header.kind in BATCHES:
                 self._keep(header.agent, read_trailer(self._fd, header, path).marks)
             self._offset = header.end
 

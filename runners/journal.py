@@ -22,26 +22,27 @@ import xxhash
 from dsec.errors import JournalError
 from dsec.runners.blocks import (
     ALIGN,
+    BATCHES,
     Abandoned,
-    AgentIndex,
     Block,
     Declaration,
     Header,
-    Index,
     Kind,
     Run,
+    Totals,
     Trailer,
     file_header,
     pack_header,
     parse_header,
     read_block,
     read_trailer,
-    scan,
 )
+from dsec.runners.scan import AgentIndex, Index, scan
 from dsec.sml.chain import MARK_EVERY, START, unpack
 
 __all__ = [
     "FILE_NAME",
+    "KEPT_NAME",
     "Abandoned",
     "AgentIndex",
     "Block",
@@ -52,10 +53,13 @@ __all__ = [
     "JournalWriter",
     "Kind",
     "Run",
+    "Totals",
     "Trailer",
 ]
 
 FILE_NAME: Final = "journal.dsj"
+KEPT_NAME: Final = "kept.dsj"
+"""What the journal is called where Parquet files were made of it although the run may go on."""
 
 RESERVE_BYTES: Final = 1 << 20
 
@@ -131,7 +135,7 @@ class JournalWriter:
             DiskError: nothing was appended; the same call may be made again.
             JournalError: the writer is closed or the file can't be written at all.
         """
-        last = (trailer or Trailer()).pack() if kind is Kind.BATCH else b""
+        last = (trailer or Trailer()).pack() if kind in BATCHES else b""
         length = len(env) + len(policy) + len(reward) + len(last)
         digest = xxhash.xxh3_64()
         parts = [part for part in (env, policy, reward, last) if len(part)]

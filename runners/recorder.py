@@ -85,7 +85,7 @@ class Recorder:
         self._outgoing: deque[AnyFrame] = deque()
         self._progress_due_s = 0.0
         self._journal_due_s = 0.0
-        self._finishing = False
+        self._finishing = self._keep = False
         self._orphaned = orphaned
         self._poll = select.poll()
         self._poll.register(channel.fileno(), select.POLLIN)
@@ -150,7 +150,7 @@ class Recorder:
             elif isinstance(frame, Abandon):
                 self._abandon(frame.agent)
             elif isinstance(frame, Finish):
-                self._finishing = True
+                self._finishing, self._keep = True, frame.keep
                 for track in self._tracks.values():
                     self._committer.abandon(track)
             else:
@@ -256,7 +256,7 @@ class Recorder:
         if not convert.available():
             return self._stays(f"; for Parquet: {convert.HINT}")
         try:
-            result = convert.convert(self._run_dir, self._orphaned.is_set)
+            result = convert.convert(self._run_dir, self._orphaned.is_set, keep=self._keep)
         except convert.ConversionStopped:
             raise ChannelClosed("the kernel died during the conversion") from None
         except Exception as error:  # pyarrow may be broken in ways of its own

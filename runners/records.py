@@ -161,6 +161,7 @@ class Decoder:
         try:
             self.obs_space, self.action_space = decode_spaces(declaration.spaces)
             self.n = declaration.num_envs
+            self._first = declaration.first
             self.env = EnvRecord(self.obs_space, self.n)
             self.actions = Layout(self.action_space, self.n, "action")
             self.rewards = RewardRecord(self.n)
@@ -241,8 +242,9 @@ class Decoder:
             for part, kind in zip(block.parts, (KIND_OBS, KIND_ACTION, KIND_REWARD), strict=True)
         )
         first, end = block.first_seq, block.first_seq + block.count
-        # The first batch also holds observation 0, to which no transition led.
-        _expect(env, first + 1 if first else 0, end + 1, self.env.fixed_bytes, None)
+        # The first batch also holds the first observation, to which no transition led.
+        begins = first == self._first
+        _expect(env, first + (not begins), end + 1, self.env.fixed_bytes, None)
         most = None if self.actions.variable else self.actions.nbytes
         _expect(policy, first, end, self.actions.nbytes, most)
         _expect(reward, first, end, self.rewards.fixed_bytes, self.rewards.fixed_bytes)

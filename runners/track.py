@@ -33,7 +33,7 @@ from dsec.ipc.layout import (
 from dsec.ipc.ring import FLAG_END, KIND_ACTION, KIND_OBS, KIND_REWARD, Outbox, Peer, Reader
 from dsec.ipc.segment import ProgressWord
 from dsec.runners.chained import shape_of
-from dsec.runners.journal import AgentIndex, Declaration, JournalReader, Trailer
+from dsec.runners.journal import AgentIndex, Declaration, JournalReader, Totals, Trailer
 from dsec.runners.records import Decoder
 from dsec.runners.words import action_words
 from dsec.sml.chain import Chain, Shape
@@ -92,9 +92,10 @@ class Track:
         self._outbox, readers, (phase, _, told) = self._attach(wire, fds)
         self._env, self._actions, shape = _layouts(wire.spaces, wire.num_envs)
         self._wire = wire
-        self.seq_committed = past.seq_committed if past else -1
-        if not recorded:
-            self.seq_committed = told - 1
+        self.seq_committed = past.seq_committed if past else wire.first - 1
+        begins = past is None or not past.batches
+        if not recorded and told > wire.first:
+            self.seq_committed, begins = told - 1, False
         self._readers = readers
         self._join = Join(
             *readers,
@@ -102,10 +103,12 @@ class Track:
             reward_off_env=self._env.reward_off,
             flags_off_env=self._env.flags_off,
             first_seq=self.seq_committed + 1,
+            begins=begins,
         )
         self.batch: Batch | None = None
         self.trailer = Trailer()
-        self._chain: Chain | None = Chain(shape) if self.seq_committed < 0 else None
+        # A chain begins at transition 0: of an agent that was forked nobody keeps one.
+        self._chain: Chain | None = Chain(shape) if begins and not wire.first else None
         self.link = self._chain.value.hex() if self._chain is not None else ""
         self.abandoned = False
         self.remainder_written = False
@@ -116,11 +119,11 @@ class Track:
         self.due_s = 0.0
         self.visited_s = 0.0
         self._rate = 0.0
-        self._steps = (self.seq_committed + 1) * wire.num_envs
+        self._steps = (self.seq_committed + 1 - wire.first) * wire.num_envs
         self._episodes = 0
         self._return_sum = 0.0
         self._returns: deque[float] = deque(maxlen=RETURNS_KEPT)
-        self.saw_first = not recorded and told > 0
+        self.saw_first = not recorded and not begins
         self._saw_end = not recorded and phase is Phase.CLOSE
         self._policy_bytes: bytes | memoryview = b""
         if past is not None:
@@ -170,6 +173,7 @@ class Track:
             flags_off=record.flags_off,
             obs_off=record.obs_off,
             fixed_bytes=record.fixed_bytes,
+            first=wire.first,
         )
 
     def _resume(self, past: AgentIndex, journal: JournalReader | None, shape: Shape) -> None:
@@ -256,7 +260,8 @@ class Track:
                 # is, whoever reads it is told, and from here on nobody vouches for the agent.
                 self._chain = None
         made = self._steps + batch.steps
-        return Trailer(marks, (batch.first_seq + batch.count) * self._wire.num_envs - made)
+        all_of_them = batch.first_seq + batch.count - self._wire.first
+        return Trailer(marks, all_of_them * self._wire.num_envs - made)
 
     def committed(self) -> None:
         """The batch is written: give its records back to their writers."""
@@ -297,6 +302,12 @@ class Track:
             return_sum=self._return_sum,
             returns_last=sum(returns) / len(returns) if returns else 0.0,
         )
+
+    @property
+    def totals(self) -> Totals:
+        """The same, for the journal."""
+        said = self.progress()
+        return Totals(said.steps, said.episodes, said.return_sum, said.returns_last)
 
     # ------------------------------------------------------------------ the end
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 from dsec.engine.advice import advice
 from dsec.engine.progress import Snapshot
 from dsec.engine.replay import Replay, replay
-from dsec.engine.run import Outcome, RunOptions, View, guard, run, validate
+from dsec.engine.run import Outcome, RunOptions, guard, run, validate
+from dsec.engine.showing import View
 from dsec.engine.summary import Exit, totals
 from dsec.report import AgentReport, Death, Failover, RunReport
 

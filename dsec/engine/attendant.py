@@ -95,7 +95,11 @@ class AttendantServer(Server):
         """All agents are finished: let it come to its own end."""
         if self.up and not self.finishing:
             self.finishing, self._finish_at = True, self.run.now()
-            self.tell(frames.Finish())
+            self.tell(self.last())
+
+    def last(self) -> AnyFrame:
+        """What is said to it when all agents are finished."""
+        return frames.Finish()
 
     def tell(self, frame: AnyFrame, fds: Sequence[int] = ()) -> None:
         """Send it a frame, if it is up."""

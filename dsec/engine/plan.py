@@ -8,6 +8,8 @@ the agent's name.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +19,7 @@ from dsec.config import Agent, Chaos, Config, Loaded, agent_names
 from dsec.engine.images import BASE_IMAGE, Images
 from dsec.errors import ConfigError, FrameError
 from dsec.ipc import frames
-from dsec.ipc.frames import EnvSettings, FailoverSettings, Phase, Role, Start
+from dsec.ipc.frames import EnvSettings, FailoverSettings, Origin, Phase, Role, Start
 from dsec.seeds import agent_seed
 from dsec.spec import AgentSpec, RunnerSpec, RunSpec
 
@@ -56,8 +58,29 @@ def _shares(total: int, count: int) -> list[int]:
     return [share + (index < rest) for index in range(count)]
 
 
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """Where an agent begins, if not at its beginning.
+
+    Attributes:
+        origin: the atom that it goes on from; None: at its beginning after all.
+        first: the first transition that is recorded of it.
+        seed: its own seed, where that doesn't follow from the run's and its name.
+    """
+
+    origin: Origin | None = None
+    first: int = 0
+    seed: str = ""
+
+
 def make_spec(
-    loaded: Loaded, *, run_dir: str, seed: int, open_files: int, dry: bool = False
+    loaded: Loaded,
+    *,
+    run_dir: str,
+    seed: int,
+    open_files: int,
+    dry: bool = False,
+    starts: Mapping[str, Beginning | None] | None = None,
 ) -> RunSpec:
     """The kernel's orders.
 
@@ -68,6 +91,8 @@ def make_spec(
         open_files: the limit on descriptors that runners get where the configuration gives none,
             because the supervisor has raised its own.
         dry: only construct, one agent of each entry, and record nothing.
+        starts: where agents begin that don't begin at the beginning, by name; those with None are
+            not to begin at all, for they are done.
 
     Raises:
         ConfigError: keywords that are too large to travel to a runner.
@@ -76,24 +101,22 @@ def make_spec(
     images = Images()
     agents: list[AgentSpec] = []
     problems = []
-    shares = iter(quotas(config))
+    shares = quotas(config)
+    ranks = itertools.count()
     for index, agent in enumerate(config.agents):
         names = agent_names(agent.name, agent.count)
+        model = agent_spec(
+            agent, names[0], Quota(), "", open_files, images, config.chaos,
+            deterministic=config.run.deterministic,
+        )  # fmt: skip
         for number, name in enumerate(names):
-            share = next(shares)
-            if dry and number:
-                continue
-            own = agent_seed(seed, name)
-            if number:
-                agents.append(_alike(agents[-1], name, share, own))
-            else:
-                made = agent_spec(
-                    agent, name, share, own, open_files, images, config.chaos,
-                    deterministic=config.run.deterministic,
-                )  # fmt: skip
-                agents.append(made)
+            rank = next(ranks)
+            start = (starts or {}).get(name, Beginning())
+            if start is not None and not (dry and number):
+                begun = replace(start, seed=start.seed or agent_seed(seed, name))
+                agents.append(_alike(model, name, rank, shares[rank], begun))
         try:
-            for runner in agents[-1].runners:
+            for runner in model.runners:
                 frames.encode(runner.start)
         except FrameError as error:
             problems.append(loaded.diagnostic(("agents", index), f"too large: {error}"))
@@ -111,6 +134,7 @@ def make_spec(
         dry=dry,
         recorder_image=BASE_IMAGE,
         deterministic=config.run.deterministic,
+        ranks=len(shares),
     )
 
 
@@ -173,14 +197,20 @@ def agent_spec(
     )
 
 
-def _alike(other: AgentSpec, name: str, quota: Quota, seed: str) -> AgentSpec:
-    """Another agent of the same entry. They share what is the same: there may be thousands."""
-    changes = {"agent": name, "seed": seed, "steps": quota.steps, "episodes": quota.episodes}
+def _alike(model: AgentSpec, name: str, rank: int, quota: Quota, start: Beginning) -> AgentSpec:
+    """An agent of an entry. They share what is the same: there may be thousands."""
+    changes = {
+        "agent": name,
+        "seed": start.seed,
+        "steps": quota.steps,
+        "episodes": quota.episodes,
+        "origin": start.origin,
+    }
     runners = (
         replace(each, start=msgspec.structs.replace(each.start, **changes))
-        for each in other.runners
+        for each in model.runners
     )
-    return replace(other, name=name, runners=tuple(runners))
+    return replace(model, name=name, runners=tuple(runners), rank=rank, first=start.first)
 
 
 def _failover(agent: Agent) -> FailoverSettings:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from dsec.engine.attendant import AttendantServer
 from dsec.ipc import frames
 from dsec.ipc.frames import AnyFrame, Role
-from dsec.kernel.machine import AgentEvent
+from dsec.kernel.machine import AgentEvent, AgentState
 from dsec.kernel.runner import Runner
 from dsec.report import Death
 
@@ -40,6 +40,12 @@ class Recorder(AttendantServer):
         return frames.RecorderStart(
             spec.run_dir, spec.record_format, spec.disk_wait_s, spec.name, spec.seed
         )
+
+    def last(self) -> AnyFrame:
+        """Whether the run may go on in another life."""
+        agents = self.run.agents.values()
+        done = all(each.state is AgentState.DONE for each in agents)
+        return frames.Finish(keep=bool(self.run.reason) or not done)
 
     def make(self, epoch: int) -> Runner:
         """One incarnation, which knows nothing of a full disk yet."""

@@ -26,7 +26,7 @@ def recount(report: RunReport, run_dir: Path) -> None:
                     continue
                 # Of all batches up to the last, the steps that nobody made because of a death.
                 lost = journal.trailer(each.batches[-1]).lost if each.batches else 0
-                written = (each.seq_committed + 1) * each.declaration.num_envs - lost
+                written = each.transitions * each.declaration.num_envs - lost
                 agent.steps = max(agent.steps, written)
     except JournalError:
         return

@@ -16,26 +16,23 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from dsec import __version__, rundir, signals
 from dsec.config import Loaded, Override, dump, load
 from dsec.engine import footprint, preflight
-from dsec.engine.advice import advice, remedy
-from dsec.engine.diagnose import (
-    always_a_mistake,
-    config_problems,
-    group_began,
-    may_be_a_mistake,
-)
-from dsec.engine.plan import make_spec, quotas
-from dsec.engine.progress import Meter, Snapshot
+from dsec.engine import resume as resuming
+from dsec.engine.advice import remedy
+from dsec.engine.diagnose import config_problems
+from dsec.engine.plan import Quota, make_spec, quotas
+from dsec.engine.progress import Meter
 from dsec.engine.recount import recount
+from dsec.engine.showing import View, make_hooks
 from dsec.engine.stop import StopSignals
 from dsec.engine.summary import Exit, details, exit_code, totals
 from dsec.errors import ConfigError, DsecError, MachineError
 from dsec.ipc import memory, proc
-from dsec.report import AgentReport, Death, Failover, RunReport
+from dsec.report import RunReport
 from dsec.seeds import fresh_run_seed
 
 if TYPE_CHECKING:
@@ -43,35 +40,23 @@ if TYPE_CHECKING:
     from dsec.spec import RunSpec
 
 
-class View(Protocol):
-    """Where a run shows itself. Called from the supervisor's loop: return soon, never raise."""
-
-    interval_s: float
-
-    def begin(self, run_dir: str, agents: int, seed: int) -> None:
-        """The run directory is claimed; processes start now."""
-
-    def snapshot(self, snapshot: Snapshot) -> None:
-        """The run at a glance, every `interval_s`, and once at the end."""
-
-    def death(self, death: Death, advice: str, log: str) -> None:
-        """A runner died. `advice` is one sentence, or empty; `log` the file of its stderr."""
-
-    def failover(self, failover: Failover) -> None:
-        """A role that was lost goes on."""
-
-    def log(self, level: str, event: str, **fields: Any) -> None:
-        """Something to be noted; `level` is debug, info, warning or error."""
-
-
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What to run. `out` None means a new directory below ./runs."""
+    """What to run.
 
-    config: Path
+    Attributes:
+        config: the file; None, where a run is resumed: the one that it began with.
+        out: the run directory; None: a new one below ./runs.
+        resume: the directory of a run that is to go on, instead of `out`.
+        allow: keys of the configuration that may then differ from what they were.
+    """
+
+    config: Path | None
     overrides: Sequence[Override] = ()
     out: Path | None = None
     argv: Sequence[str] = ()
+    resume: Path | None = None
+    allow: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,22 +135,64 @@ def run(options: RunOptions, view: View) -> Outcome:
 
 
 def _run(options: RunOptions, view: View, claimed: list[rundir.RunDir]) -> Outcome:
-    loaded = load(options.config, options.overrides)
-    shares = quotas(loaded.config)
-    open_files = _preflight(loaded, len(shares))
-    with signals.held():  # a directory that nobody knows of would stay
-        directory = rundir.claim(options.out, loaded.config.run.name)
+    past: resuming.Past | None = None
+    if options.resume is None:
+        assert options.config is not None, "a run that is not resumed has one"
+        loaded = load(options.config, options.overrides)
+        open_files = _preflight(loaded, len(quotas(loaded.config)))
+        with signals.held():  # a directory that nobody knows of would stay
+            directory = rundir.claim(options.out, loaded.config.run.name)
+            claimed.append(directory)
+    else:
+        directory = rundir.reopen(options.resume)
         claimed.append(directory)
+        loaded, changed = resuming.configuration(
+            directory, options.config, options.overrides, options.allow
+        )
+        open_files = _preflight(loaded, len(quotas(loaded.config)))
+        past = resuming.look(directory, loaded, changed)
     seed = loaded.config.run.seed
     if seed is None:
         seed = fresh_run_seed()
-    spec = make_spec(loaded, run_dir=str(directory.path), seed=seed, open_files=open_files)
+    starts = past.starts if past is not None else None
+    spec = make_spec(
+        loaded, run_dir=str(directory.path), seed=seed, open_files=open_files, starts=starts
+    )
     resolved = loaded.config.model_copy(
         update={"run": loaded.config.run.model_copy(update={"seed": seed})}
     )
+    facts = _kernel_facts(options.argv)
+    if past is not None:
+        resuming.begin(directory, past)
+        facts |= resuming.facts(past)
     directory.write_text("config.yaml", dump(resolved))
-    directory.write_json("kernel.json", _kernel_facts(options.argv))
+    directory.write_json("kernel.json", facts)
     view.begin(str(directory.path), len(spec.agents), seed)
+    if past is not None:
+        _tell(view, past)
+    return _supervised(spec, loaded, directory, view, past)
+
+
+def _tell(view: View, past: resuming.Past) -> None:
+    """What somebody who resumes a run should know of how it goes on."""
+    view.log("info", "resumed", agents=len(past.starts) - len(past.done), done=len(past.done))
+    for change in past.changed:
+        view.log("info", "configuration changed", key=str(change))
+    for note in past.notes:
+        view.log("warning", note)
+
+
+def _supervised(
+    spec: RunSpec,
+    loaded: Loaded,
+    directory: rundir.RunDir,
+    view: View,
+    past: resuming.Past | None,
+) -> Outcome:
+    shares = [
+        Quota(steps=start.steps, episodes=start.episodes)
+        for start in (agent.runners[0].start for agent in spec.agents)
+    ]
     ledger = footprint.Ledger()
     report = _supervise(spec, view, Meter(shares, time.monotonic()), ledger)
     ledger.supervisor_peak = footprint.own_peak_bytes()
@@ -173,6 +200,8 @@ def _run(options: RunOptions, view: View, claimed: list[rundir.RunDir]) -> Outco
     if problems and not any(agent.steps for agent in report.agents.values()):
         directory.discard()
         return _failed(ConfigError(problems), None)
+    if past is not None:
+        past.add_to(report)
     if not report.files:
         recount(report, directory.path)
     numbers = totals(report, str(directory.path), ledger)
@@ -249,7 +278,7 @@ def _supervise(
         from dsec.engine.servers import servers
         from dsec.kernel.supervisor import Supervisor
 
-        hooks = _make_hooks(view, spec)
+        hooks = make_hooks(view, spec)
         supervisor = Supervisor(spec, hooks, orphaned=orphaned, servers=servers)
         stop = StopSignals(supervisor, view, asyncio.get_running_loop())
         stop.install()
@@ -295,67 +324,6 @@ def _living(supervisor: Supervisor) -> footprint.Living:
         return [(role.name.lower(), runner.pid) for role, runner in runners if runner.pid]
 
     return living
-
-
-_DISK = {
-    "full": ("warning", "disk full: recording waits"),
-    "ok": ("info", "disk: recording goes on"),
-    "lasting": ("error", "disk full: recording has ended"),
-    "lost": ("error", "the recording is gone"),
-}
-
-
-def _make_hooks(view: View, spec: RunSpec) -> Any:
-    from dsec.hooks import Hooks
-    from dsec.ipc.logs import file_name
-
-    logs = Path(spec.run_dir) / "logs"
-
-    class ViewHooks(Hooks):
-        """Passes what the kernel tells on to the view.
-
-        Deaths that will turn out to be mistakes in the configuration are not told as deaths; those
-        of which that is open yet are told as soon as an agent of the same entry steps.
-        """
-
-        def __init__(self) -> None:
-            self._held: list[Death] = []
-            self._told: set[tuple[int, str]] = set()
-
-        def agent(self, report: AgentReport) -> None:
-            view.log("debug", "agent", name=report.name, state=report.state)
-
-        def death(self, death: Death) -> None:
-            if may_be_a_mistake(death, dry=spec.dry):
-                self._held.append(death)
-            elif not always_a_mistake(death):
-                self._tell(death)
-
-        def failover(self, failover: Failover) -> None:
-            view.failover(failover)
-
-        def progress(self, report: RunReport) -> None:
-            for death in [death for death in self._held if group_began(report, death)]:
-                self._held.remove(death)
-                if not always_a_mistake(death):
-                    self._tell(death)
-
-        def _tell(self, death: Death) -> None:
-            if (death.pid, death.cause) in self._told:
-                return  # an image that broke takes all its agents along, and they may be hundreds
-            self._told.add((death.pid, death.cause))
-            name = f"{file_name(death.agent)}.{death.role.name.lower()}.err"
-            # What a dry run writes is gone when somebody looks for it.
-            view.death(death, advice(death), "" if spec.dry else str(logs / name))
-
-        def disk(self, state: str, message: str) -> None:
-            level, event = _DISK[state]
-            view.log(level, event, **({"reason": message} if message else {}))
-
-        def note(self, event: str, **fields: Any) -> None:
-            view.log("info", event, **fields)
-
-    return ViewHooks()
 
 
 # ---------------------------------------------------------------- what went wrong

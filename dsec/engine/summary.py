@@ -46,6 +46,7 @@ def totals(
     """The run as one flat object; `report` is None where no run came about."""
     agents = list(report.agents.values()) if report is not None else []
     steps = sum(agent.steps for agent in agents)
+    before = sum(agent.before for agent in agents)
     episodes = sum(agent.episodes for agent in agents)
     returned = sum(agent.return_sum for agent in agents)
     seconds = report.seconds if report is not None else 0.0
@@ -55,8 +56,8 @@ def totals(
         "steps": steps,
         "episodes": episodes,
         "seconds": round(seconds, 6),
-        "steps_per_s": _number(steps / seconds) if seconds > 0 else None,
-        "episodes_per_s": _number(episodes / seconds) if seconds > 0 else None,
+        "steps_per_s": _number((steps - before) / seconds) if seconds > 0 else None,
+        "episodes_per_s": _number(episodes / seconds) if seconds > 0 and not before else None,
         "mean_return": _number(returned / episodes) if episodes else None,
         "deaths": len(report.deaths) + len(took_ms) if report is not None else 0,
         "failovers": len(took_ms),

@@ -183,7 +183,7 @@ def _open_journal(run_dir: Path, salvage: bool) -> Recording:
                 declared.group,
                 declared.num_envs,
                 declared.spaces,
-                each.seq_committed + 1,
+                each.transitions,
                 each.ended,
                 each.abandoned is not None,
                 each.abandoned.action_last if each.abandoned else "",

@@ -32,14 +32,14 @@ from dsec.sml.pool_shm import ShmPool
 from tests.runners.kernel import AgentPlan
 
 
-def lived(plan: AgentPlan, seq: int, *, rank: int = 0) -> Atom:
+def lived(plan: AgentPlan, seq: int, *, rank: int = 0, ranks: int = 1) -> Atom:
     """The atom of an agent that has published observation `seq`, and not acted on it."""
     with _own_generators(), _sessions(plan) as session:
         stage = Stage(session[Role.ENV])
         life = _Life(plan, session, stage)
         for n in range(seq):
             life.step(n)
-        atom = life.capture(seq, rank)
+        atom = life.capture(seq, rank, ranks)
         stage.close()
     return atom
 
@@ -78,7 +78,7 @@ class _Life:
     """What the three runners of an agent do with each step."""
 
     def __init__(self, plan: AgentPlan, session: dict[Role, Session], stage: Stage) -> None:
-        self._stage, self._n = stage, plan.num_envs
+        self._stage, self._n, self._name = stage, plan.num_envs, plan.name
         own = seeds.environment_seeds(plan.seed, plan.num_envs)
         self._record = stage.record
         self._payload = bytearray(self._record.fixed_bytes)
@@ -122,7 +122,7 @@ class _Life:
     def _copy(self) -> Any:
         return self._record.layout.copy(self._made.obs)
 
-    def capture(self, seq: int, rank: int) -> Atom:
+    def capture(self, seq: int, rank: int, ranks: int) -> Atom:
         env = []
         for i, each in enumerate(self._stage.envs):
             codec_found, notes = find_codec(each, seed=1)
@@ -132,9 +132,9 @@ class _Life:
         window = RewardWindow(0, 0, self._n, b"")
         if not getattr(self._reward, "passthrough", False):
             window = RewardWindow(0, 0, self._n, b"", b"", _actor(self._reward))
-        number = ids.deterministic(seq, rank + 1, rank)
+        number = ids.deterministic(seq, ranks, rank)
         manifest = Manifest(
-            number, ids.to_uuid((7, 8), number), "agent", rank, self._stage.episodes, 0, seq
+            number, ids.to_uuid((7, 8), number), self._name, rank, self._stage.episodes, 0, seq
         )
         return Atom(
             manifest,

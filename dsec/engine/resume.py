@@ -1,0 +1,258 @@
+"""Going on with a run that ended before its time: what there is of it, and whether it may go on.
+
+Owns the checks, which change nothing in the run directory, and then the few changes, in an order
+that leaves it fit to be resumed after a kill at any instruction. Agents that had done their part
+stay as they are; every other one goes on from its newest atom, or begins anew where it has none.
+What the recording has beyond that is cut off, for it is done again. Runs in the supervisor; knows
+no numpy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from dsec.config import (
+    Change,
+    Config,
+    Loaded,
+    Override,
+    agent_names,
+    changes,
+    dotted,
+    load,
+    refusals,
+)
+from dsec.engine import atoms
+from dsec.engine.atoms import Found, Wanted
+from dsec.engine.plan import Beginning, Quota, quotas
+from dsec.errors import ConfigError, JournalError, MachineError
+from dsec.ipc.frames import Origin
+from dsec.report import AgentReport, RunReport
+from dsec.rundir import RunDir
+
+
+@dataclass(slots=True)
+class Past:
+    """What earlier lives of a run have left.
+
+    Attributes:
+        starts: where each agent begins, by name; None for those that are done.
+        done: what those have done.
+        before: steps that each of the others has behind it, and episodes.
+        changed: keys of the configuration that are not what they were.
+        notes: what is to be said of atoms that were passed over, and of agents that begin anew.
+        facts: of the earlier lives, for kernel.json.
+    """
+
+    starts: dict[str, Beginning | None] = field(default_factory=dict)
+    done: dict[str, AgentReport] = field(default_factory=dict)
+    before: dict[str, tuple[int, int]] = field(default_factory=dict)
+    changed: list[Change] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    recorded: bool = True
+    journal: Path | None = None
+    ending: frozenset[str] = frozenset()
+
+    def add_to(self, report: RunReport) -> None:
+        """Let the report of this life be one of the whole run, in the configuration's order."""
+        living = report.agents
+        report.agents = {name: living.get(name) or self.done[name] for name in self.starts}
+        for name, (steps, episodes) in self.before.items():
+            agent = report.agents[name]
+            agent.before = steps
+            if not self.recorded:  # else the recorder has counted them in the journal
+                agent.steps += steps
+                agent.episodes += episodes
+
+
+def configuration(
+    directory: RunDir, config: Path | None, overrides: Sequence[Override], allowed: Sequence[str]
+) -> tuple[Loaded, list[Change]]:
+    """The configuration to go on with, and what is not as it was.
+
+    Args:
+        config: a file; None for the one that the run directory has.
+        allowed: keys that may differ although what is done depends on them.
+
+    Raises:
+        ConfigError: it is wrong, or differs where it must not.
+    """
+    recent = directory.path / "config.yaml"
+    old = load(recent)
+    loaded = load(config or recent, overrides)
+    if loaded.config.run.seed is None:  # drawn when the run began
+        run = loaded.config.run.model_copy(update={"seed": old.config.run.seed})
+        loaded = replace(loaded, config=loaded.config.model_copy(update={"run": run}))
+    changed = changes(old.config, loaded.config)
+    if problems := refusals(changed, loaded.source, allowed):
+        raise ConfigError(problems)
+    return loaded, changed
+
+
+def look(directory: RunDir, loaded: Loaded, changed: list[Change]) -> Past:
+    """Find out where every agent begins. Changes nothing.
+
+    Raises:
+        MachineError: the recording is not what it was, or there is nothing left to do.
+    """
+    from dsec.runners.journal import AgentIndex
+
+    path, config = directory.path, loaded.config
+    past = Past(changed=changed, recorded=config.record.format != "none")
+    past.facts = _earlier(path)
+    known: dict[str, AgentIndex] = {}
+    if past.recorded:
+        past.journal, known = _journal(path)
+    wanted, shares = [], {}
+    for rank, (name, width, share) in enumerate(_agents(config)):
+        shares[name] = share, width
+        index = known.get(name)
+        past.starts[name] = Beginning()
+        if index is not None and _is_done(index, share):
+            past.starts[name] = None
+            past.done[name] = _report(config, index)
+        else:
+            most = -(-share.steps // width) if share.steps else None
+            if past.recorded:
+                there = index.seq_committed + 1 if index is not None else 0
+                most = there if most is None else min(most, there)
+            wanted.append(Wanted(name, rank, most))
+    found, past.notes = atoms.newest(path / atoms.FOLDER, wanted)
+    for name, atom in found.items():
+        _begin_from(past, name, atom, *shares[name])
+    anew = [each.name for each in wanted if each.name not in found and each.most]
+    if anew:
+        named = ", ".join(anew[:5]) + (f" and {len(anew) - 5} more" if len(anew) > 5 else "")
+        past.notes.append(f"no atom to go on from, so from the beginning again: {named}")
+    if not wanted:
+        raise MachineError(
+            f"the run in {path} has nothing left to do: all of its agents are done",
+            "To go on for longer, give it more run.steps, as in --set run.steps=N",
+        )
+    return past
+
+
+def _begin_from(past: Past, name: str, atom: Found, share: Quota, width: int) -> None:
+    seq, episodes = atom.manifest.seq, atom.manifest.episode
+    ending = seq * width >= share.steps if share.steps else episodes >= share.episodes
+    if ending:
+        past.ending |= {name}
+    origin = Origin(str(atom.path), seq)
+    past.starts[name] = Beginning(origin, first=0 if past.recorded else seq)
+    past.before[name] = seq * width, episodes
+
+
+def begin(directory: RunDir, past: Past) -> None:
+    """Change the run directory from one that ended to one that goes on.
+
+    Raises:
+        MachineError: the journal can't be written, or is damaged.
+    """
+    from dsec.runners import cutting
+    from dsec.runners.journal import FILE_NAME
+
+    path = directory.path
+    if past.journal is not None:
+        journal = path / FILE_NAME
+        first = {
+            name: start.origin.seq if start.origin is not None else 0
+            for name, start in past.starts.items()
+            if start is not None
+        }
+        try:
+            if past.journal != journal:
+                past.journal.rename(journal)
+            cutting.go_on(journal, first, past.ending)
+        except (JournalError, OSError) as error:
+            raise _unfit(path, str(error)) from None
+    with contextlib.suppress(FileNotFoundError):  # which says how an earlier life ended
+        (path / "summary.json").unlink()
+
+
+def _journal(path: Path) -> tuple[Path | None, dict[str, Any]]:
+    """The journal to go on with, and what it holds by the agents' names."""
+    from dsec.runners.journal import FILE_NAME, KEPT_NAME, JournalReader
+
+    journal = next((path / n for n in (FILE_NAME, KEPT_NAME) if (path / n).exists()), None)
+    if journal is None:
+        if any((path / "recording").glob("*.parquet")):
+            raise MachineError(
+                f"the run in {path} came to its end, and its recording is closed",
+                "Let an agent of it go on in a run of its own: dsec-kernel fork",
+            )
+        if (path / "summary.json").exists():
+            raise _unfit(path, "its journal is gone")
+        return None, {}  # it never wrote any
+    try:
+        with JournalReader(journal) as reader:
+            return journal, {each.declaration.agent: each for each in reader.index.agents}
+    except JournalError as error:
+        raise _unfit(path, str(error)) from None
+
+
+def _unfit(path: Path, why: str) -> MachineError:
+    return MachineError(
+        f"the run in {path} can't be resumed: {why}",
+        "What it recorded can be read up to there with Recording.open(..., salvage=True)",
+    )
+
+
+def _agents(config: Config) -> list[tuple[str, int, Quota]]:
+    """Name, environments and quota of every agent, in order."""
+    names = [
+        (name, agent.env.num_envs)
+        for agent in config.agents
+        for name in agent_names(agent.name, agent.count)
+    ]
+    return [(*each, share) for each, share in zip(names, quotas(config), strict=True)]
+
+
+def _is_done(index: Any, share: Quota) -> bool:
+    """Whether an agent's stream ended because it had done its part, and not because it drained."""
+    if not index.ended or index.totals is None:
+        return False
+    if share.steps:
+        return bool((index.seq_committed + 1) * index.declaration.num_envs >= share.steps)
+    return bool(index.totals.episodes >= share.episodes)
+
+
+def _report(config: Config, index: Any) -> AgentReport:
+    name, totals = index.declaration.agent, index.totals
+    groups = {n: each.name for each in config.agents for n in agent_names(each.name, each.count)}
+    return AgentReport(
+        name, groups[name], "done", totals.steps, totals.episodes, totals.return_sum,
+        totals.returns_last, totals.steps,
+    )  # fmt: skip
+
+
+def _earlier(path: Path) -> dict[str, Any]:
+    """What kernel.json says of earlier lives."""
+    try:
+        known = json.loads((path / "kernel.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(known, dict):
+        return {}
+    earlier = known.pop("earlier", [])
+    return {"earlier": [*(earlier if isinstance(earlier, list) else []), known]}
+
+
+def facts(past: Past) -> dict[str, Any]:
+    """For kernel.json: the lives before this one, and where this one began."""
+    return {
+        **past.facts,
+        "resumed": {
+            "from": {
+                name: start.origin.seq if start.origin is not None else 0
+                for name, start in past.starts.items()
+                if start is not None
+            },
+            "changed": {dotted(each.path): [each.old, each.new] for each in past.changed},
+        },
+    }
