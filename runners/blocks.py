@@ -195,6 +195,11 @@ def unpack_block(fd: int, header: Header, path: str, kind: type[_Payload]) -> _P
 
 
 def value_of(block: Block, kind: type[_Payload]) -> _Payload:
+    """The one value that a block holds.
+
+    Raises:
+        JournalError: it is no such value.
+    """
     try:
         return msgspec.msgpack.decode(block.parts[0], type=kind)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
@@ -221,6 +226,7 @@ def why_not(head: bytes) -> str:
 
 
 def damaged(path: str, offset: int, what: str) -> JournalError:
+    """The error for a place in the file that is not as it was written."""
     return JournalError(f"{path}: damaged at offset {offset}: {what}")
 
 

@@ -292,7 +292,7 @@ class JournalReader:
             JournalError: the last batch is damaged.
         """
         if not agent.batches:
-            return START
+            return b"" if agent.declaration.first else START
         last = self.trailer(agent.batches[-1]).last
         return last.value if last is not None else b""
 

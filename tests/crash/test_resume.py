@@ -142,9 +142,8 @@ def test_a_run_that_was_interrupted_ends_as_if_it_had_not_been(
     mine, others = found.details, whole.details
     for name, told in others["agents_by_name"].items():
         again = mine["agents_by_name"][name]
-        assert [again[k] for k in ("state", "steps", "episodes", "mean_return")] == [
-            told[k] for k in ("state", "steps", "episodes", "mean_return")
-        ]
+        for key in ("state", "steps", "episodes", "mean_return", "chain"):
+            assert again[key] == told[key], (name, key)
 
 
 def test_a_changed_key_is_named_and_refused_unless_it_is_harmless_or_allowed(
