@@ -82,5 +82,5 @@ def test_the_guide_can_be_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for script in (reading, sandbox, vector):
         exec(compile(script, "GUIDE.md", "exec"), {})
     for name in re.findall(r"^\| `([^`<]+)` \|", guide.split("## The run directory")[1], re.M):
-        dies_or_lasts = ("remainder.dsj", "journal.dsj")
+        dies_or_lasts = ("remainder.dsj", "journal.dsj", "kept.dsj", ".atom")
         assert name.endswith(dies_or_lasts) or (tmp_path / "runs/mine" / name).exists(), name
