@@ -70,7 +70,7 @@ def restore_stage(session: Session, stage: Stage) -> tuple[bytes, Keeping | None
         keeping, restore = bind(session, stage, _codec(found))
         restore([part.data for part in found])
         stage.episodes = atom.manifest.episode
-        stage.forget()
+        stage.restored()
     return atom.observation, None if session.start.failover.standby == "none" else keeping
 
 

@@ -92,10 +92,11 @@ def test_an_agent_goes_on_from_its_atom_as_if_nothing_had_been(
 def test_one_that_went_on_from_its_atom_is_replaced_as_any_other(
     agents: Agents, successions: Successions, tmp_path: Path, role: Role
 ) -> None:
-    whole = driven(agents, LEARNER)
-    origin = stored(tmp_path, lived(LEARNER, 200))
-    line = successions(replace(LEARNER, name="again", origin=origin))
-    line.drive({300: lambda: line.take_over(role)})
+    plan = replace(LEARNER, steps=3000)  # more than its rings hold, so that it lives until then
+    whole = driven(agents, plan)
+    origin = stored(tmp_path, lived(plan, 200))
+    line = successions(replace(plan, name="again", origin=origin))
+    line.drive({1000: lambda: line.take_over(role)})
     agree(line.agent, whole, 200)
     assert [answer.exact for answer in line.takeovers[role]] == [True]
 
