@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from dsec.errors import FrameError
+from dsec.ipc.terms import AgentProgress as AgentProgress
 from dsec.ipc.terms import EnvSettings as EnvSettings
 from dsec.ipc.terms import ErrorInfo as ErrorInfo
 from dsec.ipc.terms import FailoverSettings as FailoverSettings
@@ -304,18 +305,6 @@ class Wired(Frame, tag="wired", frozen=True):
     """The recorder reads this agent's rings from now on."""
 
     agent: str
-
-
-class AgentProgress(msgspec.Struct, frozen=True):
-    """Totals of one agent since the run began; `steps` counts environment transitions,
-    `returns_last` is the mean return of its latest (at most 100) episodes, 0.0 before the first.
-    """
-
-    agent: str
-    steps: int
-    episodes: int
-    return_sum: float
-    returns_last: float
 
 
 class Progress(Frame, tag="progress", frozen=True):

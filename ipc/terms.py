@@ -121,3 +121,15 @@ class Protection(msgspec.Struct, frozen=True):
     recovery_ms: float = 0.0
     notes: tuple[str, ...] = ()
     differs: str = ""
+
+
+class AgentProgress(msgspec.Struct, frozen=True):
+    """Totals of one agent since the run began; `steps` counts environment transitions,
+    `returns_last` is the mean return of its latest (at most 100) episodes, 0.0 before the first.
+    """
+
+    agent: str
+    steps: int
+    episodes: int
+    return_sum: float
+    returns_last: float
