@@ -110,6 +110,7 @@ class Totals(msgspec.Struct, frozen=True):
     episodes: int
     return_sum: float
     returns_last: float
+    chain: str = ""
 
 
 class Abandoned(msgspec.Struct, frozen=True):

@@ -307,7 +307,7 @@ class Track:
     def totals(self) -> Totals:
         """The same, for the journal."""
         said = self.progress()
-        return Totals(said.steps, said.episodes, said.return_sum, said.returns_last)
+        return Totals(said.steps, said.episodes, said.return_sum, said.returns_last, self.link)
 
     # ------------------------------------------------------------------ the end
 

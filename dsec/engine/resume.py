@@ -227,7 +227,7 @@ def _report(config: Config, index: Any) -> AgentReport:
     groups = {n: each.name for each in config.agents for n in agent_names(each.name, each.count)}
     return AgentReport(
         name, groups[name], "done", totals.steps, totals.episodes, totals.return_sum,
-        totals.returns_last, totals.steps,
+        totals.returns_last, totals.steps, chain=totals.chain,
     )  # fmt: skip
 
 
