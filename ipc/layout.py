@@ -20,7 +20,7 @@ from dsec.ipc import values
 from dsec.ipc.frames import Role
 from dsec.ipc.leaves import Buffer, Leaf, view
 from dsec.ipc.spaces import decode_spaces, encode_spaces
-from dsec.ipc.terms import FLAG_INFRA
+from dsec.ipc.terms import FLAG_ASIDE, FLAG_INFRA
 from dsec.ipc.tree import LEAF_ALIGN, Layout, align
 
 __all__ = [
@@ -42,9 +42,6 @@ __all__ = [
 
 FLAG_TERMINATED = 1
 FLAG_TRUNCATED = 2
-FLAG_ASIDE = 8
-"""No step of the environment either: its caller asked for something else, or it was reset instead.
-The reward is 0.0, the observation the one that there was, unless the environment is fresh."""
 FLAG_FRESH = 16
 """With FLAG_ASIDE: it was reset, and the observation is the first of an episode."""
 

@@ -14,6 +14,9 @@ import msgspec
 FLAG_INFRA = 4
 """Of an env's flags (layout.py): no step of the environment at all: it was lost, and what it would
 have returned is unknown."""
+FLAG_ASIDE = 8
+"""No step of the environment either: its caller asked for something else, or it was reset instead.
+The reward is 0.0, the observation the one that there was, unless the environment is fresh."""
 
 
 class Role(enum.IntEnum):

@@ -16,7 +16,7 @@ from typing import Final
 from dsec.errors import CorruptRingError, JournalError
 from dsec.ipc.join import Record, iter_records
 from dsec.ipc.ring import FLAG_END, stride
-from dsec.ipc.terms import FLAG_INFRA
+from dsec.ipc.terms import FLAG_ASIDE, FLAG_INFRA
 from dsec.runners.blocks import Block, Declaration, Trailer
 from dsec.runners.journal import AgentIndex, JournalReader, JournalWriter, Kind, Run
 from dsec.sml.chain import MARK_BYTES, unpack
@@ -92,7 +92,7 @@ def _part(block: Block, n: int, declared: Declaration, *, goes_on: bool) -> Bloc
     for begin, record in _placed(env):
         ends = record.payload[declared.flags_off : declared.flags_off + declared.num_envs]
         if record.seq > n:
-            lost += sum(bool(each & FLAG_INFRA) for each in ends)
+            lost += sum(bool(each & (FLAG_INFRA | FLAG_ASIDE)) for each in ends)
         elif record.seq == n:  # where a drain may have ended the stream
             flags = record.flags & ~FLAG_END if goes_on else record.flags | FLAG_END
             _FLAGS.pack_into(kept, begin + _FLAGS_AT, flags)
