@@ -3,7 +3,7 @@
 `python -m bench exact` asks it of six worlds; `python -m bench.exact WORLD --kills N --seconds S`
 of one, in pieces of any length, because a thousand kills of each take hours on a small machine.
 Each world is run twice by the real command with the same seed: once in peace, once while the
-assassin (assassin.py) kills environments, policies, rewards and their spares at random instants.
+assassin (assassin.py) kills environments, policies and rewards at random instants.
 Then every transition of the two recordings is compared, and where the policy saved its weights,
 those, too.
 
@@ -125,7 +125,7 @@ def run(quick: bool) -> list[Figures]:
     """Every world that is installed here."""
     figures = Figures(
         "exact: runs whose runners are killed at random instants, beside runs in peace",
-        note="SIGKILL or SIGSEGV to environments, policies, rewards, spares and clones.",
+        note="SIGKILL or SIGSEGV to environments, policies and rewards.",
     )
     for name in WORLDS:
         outcome = measure(name, kills=10 if quick else 200, seconds=60 if quick else 600)
@@ -140,7 +140,14 @@ def run(quick: bool) -> list[Figures]:
 
 
 def measure(
-    name: str, *, kills: int, seconds: float, seed: int = 1, gap_s: float = 0.4, steps: int = 0
+    name: str,
+    *,
+    kills: int,
+    seconds: float,
+    seed: int = 1,
+    gap_s: float = 0.6,
+    steps: int = 0,
+    targets: Sequence[str] = ROLES,
 ) -> Outcome:
     """Run a world in pairs until there were `kills` kills, or `seconds` are over."""
     world, outcome = WORLDS[name], Outcome()
@@ -148,18 +155,26 @@ def measure(
     while outcome.kills.total() < kills and outcome.seconds < seconds:
         left = kills - outcome.kills.total()
         with tempfile.TemporaryDirectory(prefix="dsec-exact-") as folder:
-            _pair(world, Path(folder), outcome, seed + outcome.runs, left, gap_s, steps)
+            this = seed + outcome.runs
+            _pair(world, Path(folder), outcome, this, left, gap_s, steps, targets)
         outcome.seconds = time.monotonic() - began
     return outcome
 
 
 def _pair(
-    world: World, folder: Path, outcome: Outcome, seed: int, kills: int, gap_s: float, steps: int
+    world: World,
+    folder: Path,
+    outcome: Outcome,
+    seed: int,
+    kills: int,
+    gap_s: float,
+    steps: int,
+    targets: Sequence[str],
 ) -> None:
     """One run in peace and one under attack."""
     peace, war = folder / "peace", folder / "war"
     _run(world, peace, seed, steps)
-    summary, assassin, leaked = _run(world, war, seed, steps, kills=kills, gap_s=gap_s)
+    summary, assassin, leaked = _run(world, war, seed, steps, kills, gap_s, targets)
     outcome.runs += 1
     for death in summary["deaths_in_order"]:
         outcome.given_up.append(f"{death['role']}: {death['cause']}")
@@ -177,7 +192,13 @@ def _pair(
 
 
 def _run(
-    world: World, out: Path, seed: int, steps: int, kills: int = 0, gap_s: float = 0.0
+    world: World,
+    out: Path,
+    seed: int,
+    steps: int,
+    kills: int = 0,
+    gap_s: float = 0.0,
+    targets: Sequence[str] = (),
 ) -> tuple[dict[str, Any], Assassin | None, int]:
     """One run of the real command: its summary, who killed in it, and how many were left."""
     agent = json.loads(json.dumps(world.agent)) | {"name": "agent"}
@@ -195,7 +216,6 @@ def _run(
         )  # fmt: skip
         assassin = None
         if kills:
-            targets = (*ROLES, BESIDE)
             assassin = Assassin(
                 process.pid, out / FILE_NAME, seed=seed, gap_s=gap_s, most=kills, targets=targets
             )
@@ -262,13 +282,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, default=200, help="signals to send in all")
     parser.add_argument("--seconds", type=float, default=600.0, help="begin no pair after this")
     parser.add_argument("--seed", type=int, default=1, help="of the first pair; then the next ones")
-    parser.add_argument("--gap", type=float, default=0.4, help="mean seconds between two kills")
+    parser.add_argument("--gap", type=float, default=0.6, help="mean seconds between two kills")
+    parser.add_argument(
+        "--beside",
+        action="store_true",
+        help="kill spares, clones and successors, too: at level fork two such deaths in a row "
+        "leave nothing to go on from, and the episode ends there, as said",
+    )
     parser.add_argument("--steps", type=int, default=0, help="of each run")
     options = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that no run is left behind
     outcome = measure(
         options.world, kills=options.kills, seconds=options.seconds, seed=options.seed,
         gap_s=options.gap, steps=options.steps,
+        targets=(*ROLES, BESIDE) if options.beside else ROLES,
     )  # fmt: skip
     print(json.dumps({"world": options.world, **vars(outcome), "sound": outcome.sound}))
     return 0 if outcome.sound else 1
