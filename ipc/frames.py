@@ -220,7 +220,7 @@ class Kept(Frame, tag="kept", frozen=True):
     successor. Replaces an earlier one. The kernel holds it and never looks inside.
 
     `protection` is what the runner has measured since Ready. A Kept without a descriptor (and a
-    size of 0) tells only that, and replaces nothing.
+    size of 0) tells only that; before TakenOver, that the replay gets on. It replaces nothing.
     """
 
     size: int

@@ -129,6 +129,7 @@ class Recovery:
         if not isinstance(frame, frames.Kept | frames.Clone):
             return False
         if runner.state is not RunnerState.RUNNING and runner not in seat.lost:
+            runner.extend()
             return True  # a successor that has kept nothing yet doesn't replace what there is
         if isinstance(frame, frames.Kept):
             if frame.protection is not None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 CONSTRUCT_DEFAULT_S = 60.0
 CLOSE_DEFAULT_S = 5.0
+REPLAY_DEFAULT_S = 10.0
 EXIT_GRACE_S = 2.0  # from Failed, or from the end of the channel, to the exit
 DUMP_S = 0.2  # what a hung runner has to write its Python stack
 CRASH_GRACE_S = 0.05  # what one that crashes has to write its stacks, before it is killed
@@ -50,7 +51,6 @@ _EVENTS: Mapping[type, RunnerEvent] = {
     frames.Failed: RunnerEvent.FAILED,
     frames.ImportFailed: RunnerEvent.VIOLATION,  # a zygote that fails stays, but is of no use
 }
-_TAKING = (Phase.CONSTRUCT, Phase.RESET)
 _BAD = (RunnerEvent.FAILED, RunnerEvent.VIOLATION)
 # Where it is in no user code that we know of; its progress word may know better.
 _WAITING = (RunnerState.HOLDING, RunnerState.READY, RunnerState.TAKEN, RunnerState.RUNNING)
@@ -156,6 +156,14 @@ class Runner:
         if not self._run.reaper.watches(self.pid):
             self._watch()
 
+    def extend(self) -> None:
+        """It restores and replays, and gets on. Who acts constructs first, and shows no step."""
+        if self.state is RunnerState.TAKING:
+            limit_s = self.limits.get(Phase.REPLAY, REPLAY_DEFAULT_S)
+            if self.role is not Role.ENV:
+                limit_s += self.limits.get(Phase.CONSTRUCT, CONSTRUCT_DEFAULT_S)
+            self._run.arm(self, Phase.REPLAY, limit_s)
+
     def hang(self, cause: str, kind: str = "hang") -> None:
         """Somebody found that it hangs, or lives against the rules: end it."""
         self._overdue(Verdict(kind, f"{cause}, killed"))
@@ -237,6 +245,12 @@ class Runner:
             self._violate(str(reason))
         else:
             self.apply(RunnerEvent.HANGUP)
+            self._run.later(LAST_FRAMES_S, self._look_for_clone)
+
+    def _look_for_clone(self) -> None:
+        """Nobody tells us of the end of a clone that is its runner's child yet, but its channel."""
+        if self.state is RunnerState.HOLDING and not self._run.reaper.watches(self.pid):
+            self.apply(RunnerEvent.EXIT_BAD)
 
     def _on_exit(self, end: Exit) -> None:
         self._exit = end
@@ -266,9 +280,8 @@ class Runner:
             case "wire" | "takeover":
                 self._arm(self._building, CONSTRUCT_DEFAULT_S)
                 if action == "takeover":
-                    # Restored, or constructed and reset anew, and what was lost done again.
                     self._building, self._wired_at = Phase.REPLAY, self._run.now()
-                    self._run.arm(self, self._building, sum(self.limits.get(p, 0) for p in _TAKING))
+                    self.extend()
                 self._obey()
                 if self.outbox is not None:
                     self._word = segment.ProgressWord(self.outbox.fd)

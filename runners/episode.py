@@ -23,7 +23,7 @@ from dsec.errors import SnapshotError
 from dsec.failover.codecs import BeginningCodec
 from dsec.failover.keep import Keeper, Snapshot
 from dsec.ipc import overflow, recall
-from dsec.ipc.frames import Kept, Role
+from dsec.ipc.frames import Kept, Phase, Role
 from dsec.ipc.layout import Layout
 from dsec.ipc.recall import Held
 from dsec.ipc.ring import Outbox, Peer
@@ -34,6 +34,7 @@ from dsec.runners.wiring import Attachment, Wiring
 
 CODEC: Final = BeginningCodec.name
 LOG_BYTES_MAX: Final = 64 << 20
+_REPLAY: Final = int(Phase.REPLAY)
 _LENGTH: Final = struct.Struct("<I")
 
 
@@ -230,6 +231,8 @@ def begin_again(stage: Stage, attachment: Attachment, snapshot: Snapshot) -> Tra
         room[: actions.nbytes] = payload[: actions.nbytes]
         if actions.variable:
             actions.unpack(views, payload[actions.nbytes :])
+        stage.session.get_on()
+        stage.enter(_REPLAY, seq)
         stage.step(seq, actions.read, views, made.obs, made.reward, made.flags)
         stage.forget()
         trail.act(bytes(payload))

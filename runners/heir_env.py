@@ -18,7 +18,7 @@ from dsec.errors import CorruptRingError, DsecError, SnapshotError
 from dsec.failover import keep
 from dsec.failover.keep import Snapshot
 from dsec.ipc import recall, segment
-from dsec.ipc.frames import Kept, Protection, Role, TakenOver, Takeover
+from dsec.ipc.frames import Kept, Phase, Protection, Role, TakenOver, Takeover
 from dsec.ipc.layout import Layout
 from dsec.ipc.recall import Held
 from dsec.ipc.ring import FLAG_END, Peer
@@ -90,9 +90,15 @@ def take_over(
     """
     kept = segment.duplicate(fds[frame.kept]) if 0 <= frame.kept < len(fds) else -1
     heir = Heir(session, stage, session.attach(frame, fds), frame, kept, clone)
-    session.channel.send(heir.answer())
+    session.taking = True
+    answer = heir.answer()
+    session.taking = False
+    session.channel.send(answer)
     wiring, kept = session.resume(heir.attachment, policy_learns=frame.policy_learns)
+    stage.enter = wiring.outbox.enter  # mine by now, so that a step which hangs is seen there
+    stage.enter(int(Phase.REPLAY), answer.seq)
     standing = heir.catch_up(kept)
+    stage.enter(int(Phase.IDLE), session.seq)
     return wiring, begin(session, stage) if standing.seq < 0 else standing
 
 

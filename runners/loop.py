@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
@@ -29,6 +30,7 @@ from dsec.ipc.frames import (
     Drain,
     Frame,
     Go,
+    Kept,
     Phase,
     Ready,
     Resume,
@@ -46,6 +48,7 @@ from dsec.runners.wiring import Attachment, Wiring, connect
 
 CONTROL_SLICE_S = 60.0
 RING_SLICE_S = 1.0
+GET_ON_S = 0.2
 LOOK_EVERY = 256
 """Records after which a loop looks at its control channel although no signal came: user code may
 have taken the signal for itself. A power of two."""
@@ -84,6 +87,7 @@ class Session:
         phase, seq: what a Failed frame says; a role keeps them right where user code may raise.
         where: the config key to blame for what is raised now; empty once records flow.
         draining, fenced: Drain has come; it said that those whom this runner reads are gone.
+        taking: it takes over, and has not said TakenOver.
         attention: the channel wants to be looked at, or has said that the stream is to end.
         lifeline: the descriptor that ends this process with the supervisor.
     """
@@ -100,6 +104,8 @@ class Session:
         self.draining = self.fenced = False
         self.attention = False
         self._seeded: frozenset[str] = frozenset()
+        self.taking = False
+        self._told_at = time.monotonic()
 
     def reseed(self) -> None:
         """Seed the global generators of libraries that have been loaded since the last call; in a
@@ -109,6 +115,12 @@ class Session:
         self._seeded = seeds.reseed_globals(
             self.start.seed, self.role.name.lower(), done=self._seeded
         )
+
+    def get_on(self) -> None:
+        """Say now and then, while a takeover takes long, that it gets on."""
+        if self.taking and (now := time.monotonic()) - self._told_at > GET_ON_S:
+            self._told_at = now
+            self.channel.try_send(Kept(0))
 
     def expect(self, kind: type[FrameT]) -> tuple[FrameT, list[int]]:
         """Wait for the next frame, which must be a `kind`.

@@ -14,7 +14,7 @@ from typing import Any
 
 from dsec.errors import CorruptRingError, SnapshotError, ValueCodecError
 from dsec.ipc import overflow, recall
-from dsec.ipc.frames import Role
+from dsec.ipc.frames import Phase, Role
 from dsec.ipc.layout import FLAG_INFRA, Layout
 from dsec.ipc.leaves import Slots
 from dsec.ipc.recall import Held
@@ -25,6 +25,8 @@ from dsec.runners.requests import Requests, decode
 from dsec.runners.stage import Stage
 from dsec.runners.transitions import GRAIN_BITS, HEAD_BYTES, EnvGrid, Grid, peers_fault
 from dsec.runners.wiring import Attachment
+
+_REPLAY = int(Phase.REPLAY)
 
 
 class Replay:
@@ -111,6 +113,8 @@ class Replay:
         if self._published.flags[row, 0] & FLAG_INFRA:
             raise SnapshotError(f"the environments were lost after observation {n}")
         made, stage = self._made, self._stage
+        stage.session.get_on()
+        stage.enter(_REPLAY, n)
         actions, asked = self._take_action(n)
         results = made.obs, made.reward, made.flags
         if self._requests is None:

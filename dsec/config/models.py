@@ -303,6 +303,10 @@ class Deadlines(Model):
     act_s: Seconds = Field(default=10.0, description="policy.act")
     learn_s: Seconds = Field(default=60.0, description="policy.learn")
     reward_s: Seconds = Field(default=10.0, description="reward.compute")
+    replay_s: Seconds = Field(
+        default=10.0,
+        description="Restoring what a dead runner had kept, and then each step that is done again.",
+    )
     close_s: Seconds = Field(default=5.0, description="close() of any of the three.")
 
 

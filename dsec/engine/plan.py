@@ -238,6 +238,7 @@ def _deadlines(agent: Agent) -> dict[Phase, float]:
         Phase.LEARN: given.learn_s,
         Phase.REWARD: given.reward_s,
         Phase.CLOSE: given.close_s,
+        Phase.REPLAY: given.replay_s,
     }
 
 

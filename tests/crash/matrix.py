@@ -184,8 +184,8 @@ def agent(cell: Cell, evidence: str, plain: bool = False) -> dict[str, Any]:
         phase = {"first": "reset", "standby": "construct"}.get(cell.phase)
         slack = 9.0 if cell.phase == "standby" else 0.0  # others construct at the same time
         deadlines = {f"{phase or cell.phase}_s": fault.deadline_s + slack}
-        if cell.phase == "replay":  # a takeover as a whole has as long as these two
-            deadlines = {"construct_s": 8.0, "reset_s": 1.0}
+        if cell.phase == "replay":
+            deadlines = {"replay_s": 2.0}
     if cell.phase == "standby":  # who serves waits in a step until the spare has failed
         deadlines["step_s"] = 100.0
     made = {"name": cell.name, **roles, **fault.agent, "deadlines": deadlines}

@@ -268,6 +268,21 @@ def test_a_spare_that_dies_is_replaced_without_disturbing_its_agent(tmp_path: Pa
     assert report.deaths == []
 
 
+def test_a_clone_that_dies_is_missed_at_once(tmp_path: Path) -> None:
+    """It is its runner's child, so there is only its channel to tell."""
+
+    async def act(stage: Stage) -> None:
+        pid = await until_spare(stage)
+        os.kill(pid, signal.SIGKILL)
+        await stage.until(lambda: spare_of(stage) != pid, "the clone's end")
+        stage.supervisor.request_drain("enough")
+
+    report = Stage(tmp_path, agent("a", steps=ENDLESS, restarts=9, standby="fork")).run(act)
+    assert states(report) == {"a": "done"}
+    assert report.failovers == []
+    assert report.deaths == []
+
+
 def test_a_spare_that_dies_together_with_its_incumbent(tmp_path: Path) -> None:
     async def act(stage: Stage) -> None:
         pid = await until_spare(stage)
