@@ -20,6 +20,7 @@ NAMES = {
     "import": "what a user waits for: import, --help, validate, the first step",
     "plots": "steps/s against agents and payload, as pictures in docs/ (not part of all)",
     "asa": "the pool of Agent State Atoms: size, churn, and reads against lmdb and pickle",
+    "chain": "the hash chain in the recorder beside what a transition costs it anyway",
     "failover": "SIGSEGV to the next observation against a fresh process; what protection costs",
     "exact": "runs whose runners are killed at random instants, compared with runs in peace",
     "turns": "what a call costs when processes take turns on a core: why bench run is as it is",
