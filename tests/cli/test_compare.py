@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
 from dsec.engine import replay
 from dsec.errors import AgentsDiffer, JournalError, RecordingAbsent
+from dsec.ipc.frames import EnvSettings
 from dsec.recording.verify import verify
 from dsec.runners import convert
+from dsec.seeds import agent_seed
 from tests import watchdog
+from tests.runners.atoms import lived, stored
+from tests.runners.kernel import AgentPlan
 
 pytestmark = pytest.mark.slow
 
@@ -145,6 +151,28 @@ def test_a_replay_that_differs_first_at_step_7_is_caught_at_step_7(world: World)
     assert found.outcome == "identical", "a new episode began at step 20"
     found = replay(folder / "drifting", "walk-001")
     assert found.outcome == "identical", "it was recorded so"
+
+
+@pytest.mark.guarantee("G12")
+def test_a_replay_begins_at_the_latest_atom_before_the_step(world: World, tmp_path: Path) -> None:
+    """So it never comes to step 7, where it would drift."""
+    folder, order = world
+    run = tmp_path / "run"
+    shutil.copytree(folder / "a", run)
+    env = EnvSettings(entry=DRIFT, kwargs={"order": str(order)})
+    plan = AgentPlan(name="walk-001", env=env, seed=agent_seed(7, "walk-001"), num_envs=2)
+    order.write_text("")
+    for seq in (5, 30, 50):
+        atom = lived(plan, seq)
+        named = msgspec.structs.replace(atom.manifest, agent="walk-001")
+        stored(run / "atoms", msgspec.structs.replace(atom, manifest=named))
+    order.write_text("drift")
+    found = replay(run, "walk-001", 45)
+    assert (found.outcome, found.begin, found.step) == ("identical", 30, 60), found
+    assert replay(run, "walk-000", 45).begin == 0, "it is another agent's atom"
+    for path in (run / "atoms").iterdir():
+        path.write_bytes(path.read_bytes()[:-1])
+    assert replay(run, "walk-001", 45).begin == 0, "what can't be read is passed over"
 
 
 @pytest.mark.guarantee("G1", "G6")

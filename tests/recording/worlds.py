@@ -20,7 +20,7 @@ class Drift(gymnasium.Env[np.ndarray, np.int64]):
     def __init__(self, order: str, at: int = 7) -> None:
         self.observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float32)
         self.action_space = spaces.Discrete(2)
-        self._order, self._at, self._steps = Path(order), at, 0
+        self._order, self._at, self._steps = order, at, 0
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -31,7 +31,7 @@ class Drift(gymnasium.Env[np.ndarray, np.int64]):
         return self._place.copy(), {"clock": time.time()}
 
     def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        order = self._order.read_text() if self._steps == self._at else ""
+        order = Path(self._order).read_text() if self._steps == self._at else ""
         self._steps += 1
         self._age += 1
         self._place = self._place + self.np_random.normal(size=3).astype(np.float32)

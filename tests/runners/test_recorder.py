@@ -26,6 +26,7 @@ from dsec.ipc.ring import KIND_ACTION, KIND_OBS, KIND_REWARD
 from dsec.recording import Recording
 from dsec.runners.journal import JournalReader, Kind
 from dsec.runners.records import split
+from tests.runners.chains import reference
 from tests.runners.recorders import (
     NESTED,
     Make,
@@ -249,6 +250,7 @@ def test_without_a_recording_everything_is_counted_all_the_same(
     other.publish(0, 10)
     end = recorder.expect(Finished)
     assert end.clean and (end.steps, end.episodes) == (3000, len(agent.returns(1500)))
+    assert end.chain == reference(agent, 1500)[-1].hex()
     assert recorder.abandon("b").steps == 10
     done = recorder.finish()
     assert done == RecorderDone(())
