@@ -27,8 +27,8 @@ from dsec.config import (
     load,
     refusals,
 )
-from dsec.engine import atoms
-from dsec.engine.atoms import Found, Wanted
+from dsec.engine import origins
+from dsec.engine.origins import Found, Wanted
 from dsec.engine.plan import Beginning, Quota, quotas
 from dsec.errors import ConfigError, JournalError, MachineError
 from dsec.ipc.frames import Origin
@@ -123,7 +123,7 @@ def look(directory: RunDir, loaded: Loaded, changed: list[Change]) -> Past:
                 there = index.seq_committed + 1 if index is not None else 0
                 most = there if most is None else min(most, there)
             wanted.append(Wanted(name, rank, most))
-    found, past.notes = atoms.newest(path / atoms.FOLDER, wanted)
+    found, past.notes = origins.newest(path / origins.FOLDER, wanted)
     for name, atom in found.items():
         _begin_from(past, name, atom, *shares[name])
     anew = [each.name for each in wanted if each.name not in found and each.most]
