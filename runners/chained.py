@@ -74,7 +74,9 @@ class RowChain:
         flags = rows.terminated * np.uint8(FLAG_TERMINATED) + rows.truncated * np.uint8(
             FLAG_TRUNCATED
         )
-        begins = rows.step == 0
+        # Behind a gap (a step was lost, or a caller asked for something) everything begins anew.
+        before = np.concatenate([[self.at.seq - 1], rows.seq[:-1]])
+        begins = (rows.step == 0) | (rows.seq != before + 1)[:, None]
         first = np.zeros((count, chain.LINK_BYTES), np.uint8)
         some = np.flatnonzero(begins.any(axis=1))
         for t in some.tolist():

@@ -12,7 +12,7 @@ import numpy as np
 import xxhash
 from gymnasium import Space
 
-from dsec.ipc.layout import FLAG_INFRA, Layout, Leaf
+from dsec.ipc.layout import FLAG_ASIDE, FLAG_INFRA, Layout, Leaf
 from dsec.runners.records import flatten
 from tests.runners.scripted import ScriptedAgent
 
@@ -38,7 +38,7 @@ def reference(agent: ScriptedAgent, count: int) -> list[bytes]:
     begins = [True] * n
     for seq in range(count):
         flags = truth.flags[seq + 1]
-        if flags[0] & FLAG_INFRA:
+        if flags[0] & (FLAG_INFRA | FLAG_ASIDE):
             values.append(xxhash.xxh3_128_digest(values[-1] + b"infra"))
             begins = [True] * n
             continue

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from dsec.errors import JournalError
 from dsec.ipc.frames import Role
+from dsec.ipc.layout import FLAG_ASIDE, FLAG_FRESH
 from dsec.ipc.ring import FLAG_BOUNDARY
 from dsec.recording import Recording
 from dsec.runners.chained import RowChain, shape_of
@@ -99,6 +100,31 @@ def test_any_cut_gives_the_chain_of_the_reference(
         if count > len(losses):
             form, rows = by_rows(run_dir, agent, count)
             assert (form, rows[-1]) == ("parquet", values[count])
+    finally:
+        agent.close()
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_what_a_caller_asks_for_beside_steps_is_in_the_chain_as_that(
+    tmp_path: Path, n: int
+) -> None:
+    """The answer repeats the observation, or a reset has made a new one; there is no row."""
+    agent = ScriptedAgent("a", BOX, gs.Discrete(2), n, seed=4, end_chance=0.0)
+    truth = agent.truth
+    try:
+        while len(truth.obs) <= 30:
+            agent._make(len(truth.obs) - 1)
+        for seq in (0, 5, 6, 20):
+            fresh = FLAG_FRESH if seq == 20 else 0
+            truth.flags[seq + 1] = [FLAG_ASIDE | fresh] * n
+            truth.env_rewards[seq + 1] = [0.0] * n
+            if not fresh:
+                truth.obs[seq + 1] = truth.obs[seq]
+        write_journal(tmp_path, [agent], [30], step=7)
+        value = reference(agent, 30)[30]
+        assert by_rows(tmp_path, agent, 30) == ("journal", [value])
+        convert(tmp_path)
+        assert by_rows(tmp_path, agent, 30) == ("parquet", [value])
     finally:
         agent.close()
 
