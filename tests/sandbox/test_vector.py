@@ -251,7 +251,7 @@ def test_what_gymnasium_has_besides() -> None:
 
 @pytest.mark.guarantee("G6")
 def test_waiting_has_a_limit() -> None:
-    deadlines = {"step_s": 2.0}
+    deadlines = {"step_s": 1.0}
     kwargs = {"what": "hang", "at": -1}
     with closing(make_vec(TRAP, 2, env_kwargs=kwargs, deadlines=deadlines)) as mine:
         plain: SyncVectorEnv[Any, Any] = SyncVectorEnv([lambda: Trap("none", -1)] * 2)
