@@ -90,9 +90,9 @@ def take_over(
     """
     kept = segment.duplicate(fds[frame.kept]) if 0 <= frame.kept < len(fds) else -1
     heir = Heir(session, stage, session.attach(frame, fds), frame, kept, clone)
-    session.taking = True
+    session.take(over=False)
     answer = heir.answer()
-    session.taking = False
+    session.take(over=True)
     session.channel.send(answer)
     wiring, kept = session.resume(heir.attachment, policy_learns=frame.policy_learns)
     stage.enter = wiring.outbox.enter  # mine by now, so that a step which hangs is seen there

@@ -87,7 +87,6 @@ class Session:
         phase, seq: what a Failed frame says; a role keeps them right where user code may raise.
         where: the config key to blame for what is raised now; empty once records flow.
         draining, fenced: Drain has come; it said that those whom this runner reads are gone.
-        taking: it takes over, and has not said TakenOver.
         attention: the channel wants to be looked at, or has said that the stream is to end.
         lifeline: the descriptor that ends this process with the supervisor.
     """
@@ -104,7 +103,7 @@ class Session:
         self.draining = self.fenced = False
         self.attention = False
         self._seeded: frozenset[str] = frozenset()
-        self.taking = False
+        self._taking = False
         self._told_at = time.monotonic()
 
     def reseed(self) -> None:
@@ -116,9 +115,13 @@ class Session:
             self.start.seed, self.role.name.lower(), done=self._seeded
         )
 
+    def take(self, *, over: bool) -> None:
+        """A takeover begins, or is `over` and TakenOver about to be said."""
+        self._taking, self._told_at = not over, time.monotonic()
+
     def get_on(self) -> None:
         """Say now and then, while a takeover takes long, that it gets on."""
-        if self.taking and (now := time.monotonic()) - self._told_at > GET_ON_S:
+        if self._taking and (now := time.monotonic()) - self._told_at > GET_ON_S:
             self._told_at = now
             self.channel.try_send(Kept(0))
 

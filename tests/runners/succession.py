@@ -150,7 +150,7 @@ class Succession:
         spare = spare or self.spare(role)
         self.collect(role)
         self._send_takeover(role, spare, truncate=truncate)
-        answer = spare.expect(TakenOver)
+        answer = self._taken_over(spare)
         before_resume()
         fence(old)
         known = self._kept.get(role)
@@ -168,6 +168,15 @@ class Succession:
             agent.env = spare
         self.takeovers[role].append(answer)
         return answer
+
+    def _taken_over(self, spare: Runner) -> TakenOver:
+        """What it answers, however often it says before that it gets on."""
+        while True:
+            frame, fds = spare.channel.recv(PATIENCE_S)
+            assert not fds, frame
+            if isinstance(frame, TakenOver):
+                return frame
+            assert frame == Kept(0), f"{frame}\n{spare.stderr.read_text()}"
 
     def _send_takeover(self, role: Role, spare: Runner, *, truncate: bool) -> None:
         agent = self.agent
