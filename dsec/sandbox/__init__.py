@@ -45,6 +45,7 @@ class AgentSandbox:
             returns its rewards. Left out: the environment's.
         snapshot_interval: steps from one boundary marker to the next.
         reward_window_size: rewards that `TrackedEnv.reward_window` holds.
+        sync_interval: only 1: a sandbox has no Agent State Atoms yet that could be synchronised.
         step_api: `gymnasium`: `step` returns five values; `gym`: the four of the old Gym.
         failover, deadlines, limits: as in a configuration file, see docs/CONFIG.md.
         record: a new directory for a recording of all transitions, as `dsec-kernel run` makes one.
@@ -68,6 +69,7 @@ class AgentSandbox:
         reward: str | Mapping[str, Any] | None = None,
         snapshot_interval: int = 50,
         reward_window_size: int = 200,
+        sync_interval: int = 1,
         step_api: str = "gymnasium",
         failover: Mapping[str, Any] | None = None,
         deadlines: Mapping[str, float] | None = None,
@@ -81,6 +83,10 @@ class AgentSandbox:
         if type(reward_window_size) is not int or reward_window_size < 1:
             raise ValueError(
                 f"reward_window_size is a whole number from 1, not {reward_window_size!r}"
+            )
+        if sync_interval != 1:
+            raise ValueError(
+                f"sync_interval is 1, not {sync_interval!r}: a sandbox has no Agent State Atoms yet"
             )
         given = Given(
             env=env_id,
