@@ -96,7 +96,7 @@ def take_over(
     session.channel.send(answer)
     wiring, kept = session.resume(heir.attachment, policy_learns=frame.policy_learns)
     stage.enter = wiring.outbox.enter  # mine by now, so that a step which hangs is seen there
-    stage.enter(int(Phase.REPLAY), answer.seq)
+    stage.enter(int(Phase.REPLAY), max(0, answer.seq))
     standing = heir.catch_up(kept)
     stage.enter(int(Phase.IDLE), session.seq)
     return wiring, begin(session, stage) if standing.seq < 0 else standing
