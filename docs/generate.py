@@ -76,6 +76,7 @@ def type_of(schema: dict[str, Any]) -> str:
 
 def target_of(schema: dict[str, Any]) -> tuple[str, bool]:
     """Name of the model that a key holds, and whether it holds a list of them."""
+    schema = next((each for each in schema.get("anyOf", ()) if "$ref" in each), schema)
     if "$ref" in schema:
         return schema["$ref"].rsplit("/", 1)[1], False
     if "$ref" in schema.get("items", {}):

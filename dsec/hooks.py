@@ -65,8 +65,11 @@ class Attendant(Protocol):
     def wire(self, agent: str) -> None:
         """An agent has its segments. Where the server isn't up yet it takes them when it is."""
 
-    def abandon(self, agent: str) -> None:
-        """All runners of an agent are gone, and not as they should: take what there is."""
+    def kept(self, agent: str, role: Role, kept: Segment) -> None:
+        """A role keeps its state in this memory file from now on, the kernel's to close."""
+
+    def settle(self, agent: str) -> None:
+        """All runners of an agent are gone: take what there is (see `Agent.abandoned`)."""
 
     def finish(self) -> None:
         """All agents have ended: come to an end, too, and call `leave` then. May be said again."""

@@ -9,7 +9,15 @@ import signal
 from dataclasses import dataclass, field, replace
 
 from dsec.errors import lacks_memory
-from dsec.ipc.frames import AgentProgress, ErrorInfo, Finished, Phase, Protection, Role
+from dsec.ipc.frames import (
+    AgentProgress,
+    AtomCount,
+    ErrorInfo,
+    Finished,
+    Phase,
+    Protection,
+    Role,
+)
 from dsec.origin import MISMATCH
 
 EXIT_FAILED = 70  # the runner reported its exception in a Failed frame
@@ -200,6 +208,44 @@ class AgentReport:
 
 
 @dataclass(slots=True)
+class AtomsReport:
+    """Agent State Atoms of a run.
+
+    Attributes:
+        captured, captured_bytes: put into the pool, in all. After a death of the server that does
+            it, those of its last moment may not be counted.
+        kept, kept_bytes: in the pool at the end.
+        spilled: agents whose newest atom is on disk.
+        seq: by agent, the boundary of its newest atom.
+        missing: by agent, the roles whose state is in no atom: it can't be resumed from one.
+        problem: why an atom was refused, the first time; empty if none was.
+        lost: why there are none any more although the run went on; empty if there are.
+    """
+
+    captured: int = 0
+    captured_bytes: int = 0
+    kept: int = 0
+    kept_bytes: int = 0
+    spilled: int = 0
+    seq: dict[str, int] = field(default_factory=dict)
+    missing: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    problem: str = ""
+    lost: str = ""
+
+    def count(self, said: AtomCount) -> None:
+        """Take in what was put into the pool."""
+        self.captured += said.atoms
+        self.captured_bytes += said.nbytes
+        self.seq[said.agent] = said.seq
+
+    def refuse(self, why: str) -> bool:
+        """Take in that an atom was refused; whether that is the first time."""
+        news = not self.problem
+        self.problem = self.problem or why
+        return news
+
+
+@dataclass(slots=True)
 class RunReport:
     """The run as it stands: agents by name, every death so far that was the end of an agent or of
     a server, every failover, the recording's files.
@@ -220,6 +266,7 @@ class RunReport:
     failure_error: ErrorInfo | None = None
     failure_group: str = ""
     drained: bool = False
+    atoms: AtomsReport | None = None
 
     def count(self, failover: Failover) -> Failover:
         """Take in a failover; return it with what the agent had said of its protection, if that

@@ -68,6 +68,22 @@ class AgentSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolSpec:
+    """The pool of Agent State Atoms of a run.
+
+    Attributes:
+        name: the segment's.
+        persist: it may outlive the run.
+        snapshot_intervals: by group, the steps between two atoms of which the latest few are kept.
+    """
+
+    name: str
+    size_mb: int
+    persist: bool
+    snapshot_intervals: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class RunSpec:
     """Everything that one kernel runs, and where.
 
@@ -79,6 +95,7 @@ class RunSpec:
         deterministic: as the configuration's run.deterministic says.
         ranks: agents in the configuration; those that are done already are not in `agents`.
         recorder: whether a recorder joins the rings; without one nothing is counted or kept.
+        pool: where the agents' atoms go; None where there are none.
     """
 
     name: str
@@ -95,3 +112,4 @@ class RunSpec:
     recorder_image: str = "base"
     deterministic: bool = False
     ranks: int = 0
+    pool: PoolSpec | None = None

@@ -26,7 +26,8 @@ def images(spec: RunSpec) -> tuple[ImageSpec, ...]:
     """
     if len({agent.name for agent in spec.agents}) != len(spec.agents):
         raise LocalError("two agents have the same name")
-    wanted = [spec.recorder_image] if has_recorder(spec) else []
+    served = has_recorder(spec) or (spec.pool is not None and not spec.dry)
+    wanted = [spec.recorder_image] if served else []
     for agent in spec.agents:
         wanted += sorted(images_of(agent))
     by_name = {image.name: image for image in spec.images}

@@ -1,9 +1,11 @@
 """What a runner keeps of its state for whoever takes over from it, in a sealed memory file.
 
-Two slots, written in turn: a snapshot that its writer didn't finish fails its checksum, and the one
-before it is whole. So no word in this file has to be stored atomically, and a reader may look while
-the writer still writes. Nothing here knows what the bytes mean: they go back to a codec of the same
-role, never to another role's process, and are not read at all unless the checksum fits.
+Slots, written in turn: a snapshot that its writer didn't finish fails its checksum, and the one
+before it is whole. Two are enough for a successor. Where atoms are made of the snapshots there are
+more, so that those of all roles at one boundary are still there when somebody looks. So no word in
+this file has to be stored atomically, and a reader may look while the writer still writes. Nothing
+here knows what the bytes mean: they go back to a codec of the same role, never to another role's
+process, and are not read at all unless the checksum fits.
 
 Format (little endian): slots of equal size, each a header of 128 bytes, the lengths of the parts
 (8 bytes each), and the parts. The checksum is xxh3-64 over all but itself.
@@ -32,6 +34,11 @@ _MAGIC: Final = b"DSKP"
 _PAGE: Final = 4096
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _TRIES: Final = 3
+_ORDINARY: Final = 2
+_HISTORY: Final = ((64 << 10, 8), (1 << 20, 4), (1 << 62, 3))
+"""Slots where a history is kept, by the bytes of one. Those beyond the first two are for snapshots
+at boundaries, which no other overwrites."""
+_SLOTS: Final = (_ORDINARY, *(count for _, count in _HISTORY))
 
 assert _HEADER.size == 128
 
@@ -47,6 +54,9 @@ class Snapshot(NamedTuple):
         interval: records from one snapshot to the next, lately.
         codec: how the parts were made; at most 16 bytes.
         parts: the state, one part for each object.
+        boundary: it was taken at a marker, where the other roles take theirs.
+        faith: how far the codec can be trusted (sml/atom.py), as a number.
+        beside: how many of the last parts are for the atom only; a successor doesn't see them.
     """
 
     seq: int
@@ -57,18 +67,42 @@ class Snapshot(NamedTuple):
     interval: int
     codec: str
     parts: Sequence[bytes | memoryview]
+    boundary: bool = False
+    faith: int = 0
+    beside: int = 0
+
+
+class Head(NamedTuple):
+    """Where a snapshot lies in a memory file, unless it has been written over since.
+
+    Attributes:
+        generation: counts the snapshots of this file.
+        at, room: its slot.
+    """
+
+    seq: int
+    generation: int
+    boundary: bool
+    at: int
+    room: int
 
 
 class Keeper:
-    """The writing side: one runner's snapshots, the latest two.
+    """The writing side: one runner's snapshots, the latest few.
+
+    Args:
+        history: whether somebody compares them with those of other roles.
 
     Attributes:
         size: bytes of the memory file; 0 before the first snapshot.
         fd: its descriptor, to be handed to the kernel; -1 before the first snapshot.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, history: bool = False) -> None:
         self._name = name
+        self._history = history
+        self._slots = _ORDINARY
+        self._written = [0, 0]  # ordinary snapshots, and those at boundaries
         self._generation = 0
         self._map: mmap.mmap | None = None
         self._slot = 0
@@ -94,26 +128,36 @@ class Keeper:
         self._generation += 1
         head = _HEADER.pack(
             _MAGIC, len(parts), total, self._generation, snapshot.seq, snapshot.own, snapshot.first,
-            snapshot.second, snapshot.counted, 0, snapshot.interval, 0,
+            snapshot.second, snapshot.counted, self._slots, snapshot.interval,
+            snapshot.boundary | snapshot.faith << 8 | snapshot.beside << 16,
             snapshot.codec.encode(), 0,
         )  # fmt: skip
         body = b"".join((lengths, *parts))
         digest = xxhash.xxh3_64(head[:_CHECKSUM_AT])
         digest.update(body)
-        at = self._slot * (self._generation & 1)
+        at = self._slot * self._place(snapshot.boundary)
         target = self._map
         target[at + _HEADER.size : at + total] = body
         target[at : at + _HEADER.size] = head[:_CHECKSUM_AT] + _CHECKSUM.pack(digest.intdigest())
         return fresh
 
+    def _place(self, boundary: bool) -> int:
+        apart = boundary and self._slots > _ORDINARY
+        written = self._written[apart]
+        self._written[apart] = written + 1
+        return _ORDINARY + written % (self._slots - _ORDINARY) if apart else written % _ORDINARY
+
     def _grow(self, total: int) -> None:
         slot = -(-(total + total // 2) // _PAGE) * _PAGE
+        slots = _ORDINARY
+        if self._history:
+            slots = next(count for most, count in _HISTORY if slot <= most)
         name = segment.short_name(f"dsec-kept-{self._name}")
         fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
-            os.posix_fallocate(fd, 0, 2 * slot)
+            os.posix_fallocate(fd, 0, slots * slot)
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
-            made = mmap.mmap(fd, 2 * slot)
+            made = mmap.mmap(fd, slots * slot)
             made.madvise(mmap.MADV_DONTFORK)  # what user code forks has no part in it
         except OSError as error:
             os.close(fd)
@@ -122,13 +166,15 @@ class Keeper:
                 "Give the machine or its cgroup more memory, or set failover.standby to none.",
             ) from None
         self.close()
-        self.fd, self._map, self._slot, self.size = fd, made, slot, 2 * slot
+        self.fd, self._map, self._slot, self.size = fd, made, slot, slots * slot
+        self._slots = slots
 
     def close(self) -> None:
         """Let go of the memory file; again is no error."""
         if self._map is not None:
             self._map.close()
             self._map = None
+            self._slot = 0
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -140,32 +186,50 @@ def newest(fd: int) -> Snapshot | None:
     Raises:
         SnapshotError: this is no memory file of a keeper.
     """
+    for _ in range(_TRIES):  # the writer may be at work yet, and overwrite what is being copied
+        for head in sorted(heads(fd), key=lambda head: -head.generation):
+            found = read(fd, head)
+            if found is not None:
+                own = len(found.parts) - found.beside
+                return found._replace(parts=found.parts[:own], beside=0)
+    return None
+
+
+def heads(fd: int) -> list[Head]:
+    """What a memory file seems to hold, in no order; `read` tells whether it does.
+
+    Raises:
+        SnapshotError: this is no memory file of a keeper.
+    """
     try:
         seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
         size = os.fstat(fd).st_size
     except OSError as error:
         raise SnapshotError(f"what was kept is no memory file: {error.strerror}") from None
-    if seals & _SEALS != _SEALS or size < 2 * _PAGE or size % (2 * _PAGE):
+    if seals & _SEALS != _SEALS or size < _ORDINARY * _PAGE or size % _PAGE:
         raise SnapshotError(f"what was kept is no memory file of snapshots ({size} bytes)")
-    slot = size // 2
-    for _ in range(_TRIES):  # the writer may be at work yet, and overwrite what is being copied
-        for at in sorted((0, slot), key=lambda at: -_generation(fd, at)):
-            found = _read(fd, at, slot)
-            if found is not None:
-                return found
-    return None
+    found = []
+    for slots in _SLOTS:
+        room = size // slots
+        for at in range(0, size, room) if not size % (slots * _PAGE) else ():
+            head = os.pread(fd, _HEADER.size, at)
+            if head[:4] == _MAGIC:
+                fields = _HEADER.unpack(head)
+                if fields[9] == slots:
+                    found.append(Head(fields[4], fields[3], bool(fields[11] & 1), at, room))
+    return found
 
 
-def _generation(fd: int, at: int) -> int:
-    head = os.pread(fd, _HEADER.size, at)
-    return int(_HEADER.unpack(head)[3]) if head[:4] == _MAGIC else -1
-
-
-def _read(fd: int, at: int, slot: int) -> Snapshot | None:
-    head = os.pread(fd, _HEADER.size, at)
+def read(fd: int, wanted: Head) -> Snapshot | None:
+    """That snapshot, if it is there and whole. Copies."""
+    head = os.pread(fd, _HEADER.size, wanted.at)
     (
-        magic, count, total, _, seq, own, first, second, counted, _, interval, _, codec, checksum,
+        magic, count, total, generation, seq, own, first, second, counted, _, interval, flags,
+        codec, checksum,
     ) = _HEADER.unpack(head)  # fmt: skip
+    if generation != wanted.generation:
+        return None
+    at, slot = wanted.at, wanted.room
     lengths = _LENGTH.size * count
     if magic != _MAGIC or count > PARTS_MAX or not _HEADER.size + lengths <= total <= slot:
         return None
@@ -182,7 +246,10 @@ def _read(fd: int, at: int, slot: int) -> Snapshot | None:
     if begin != len(body):
         return None
     name = codec.rstrip(b"\0").decode("ascii", "replace")
-    return Snapshot(seq, own, first, second, counted, interval, name, parts)
+    faith, beside = flags >> 8 & 0xFF, min(flags >> 16, count)
+    return Snapshot(
+        seq, own, first, second, counted, interval, name, parts, bool(flags & 1), faith, beside
+    )
 
 
 def _pread(fd: int, nbytes: int, at: int) -> bytes:

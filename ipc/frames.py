@@ -13,10 +13,29 @@ from typing import Any
 import msgspec
 
 from dsec.errors import FrameError
+from dsec.ipc.server_frames import Abandon as Abandon
+from dsec.ipc.server_frames import AtomCount as AtomCount
+from dsec.ipc.server_frames import Captured as Captured
+from dsec.ipc.server_frames import Corrupt as Corrupt
+from dsec.ipc.server_frames import DiskFull as DiskFull
+from dsec.ipc.server_frames import DiskOk as DiskOk
+from dsec.ipc.server_frames import Enrol as Enrol
+from dsec.ipc.server_frames import Finish as Finish
+from dsec.ipc.server_frames import Finished as Finished
+from dsec.ipc.server_frames import PoolDone as PoolDone
+from dsec.ipc.server_frames import PoolStart as PoolStart
+from dsec.ipc.server_frames import Progress as Progress
+from dsec.ipc.server_frames import RecorderDone as RecorderDone
+from dsec.ipc.server_frames import RecorderStart as RecorderStart
+from dsec.ipc.server_frames import Sections as Sections
+from dsec.ipc.server_frames import Settled as Settled
+from dsec.ipc.server_frames import Taken as Taken
+from dsec.ipc.server_frames import Wired as Wired
 from dsec.ipc.terms import AgentProgress as AgentProgress
 from dsec.ipc.terms import EnvSettings as EnvSettings
 from dsec.ipc.terms import ErrorInfo as ErrorInfo
 from dsec.ipc.terms import FailoverSettings as FailoverSettings
+from dsec.ipc.terms import Frame as Frame
 from dsec.ipc.terms import Origin as Origin
 from dsec.ipc.terms import Phase as Phase
 from dsec.ipc.terms import Protection as Protection
@@ -26,11 +45,6 @@ from dsec.ipc.terms import SegmentRef as SegmentRef
 FRAME_BYTES_MAX = 128 * 1024
 RUNNER_MARK = "DSEC_RUNNER"
 """Environment variable that holds a runner's pid, so that what it started can be told for its."""
-
-
-class Frame(msgspec.Struct, tag_field="t", forbid_unknown_fields=True, frozen=True):
-    """Base of all frames."""
-
 
 # ---------------------------------------------------------------- kernel -> zygote and back
 
@@ -95,7 +109,10 @@ class Start(Frame, tag="start", frozen=True):
     agent's name; each role derives its streams from it. `steps` and `episodes` are this agent's
     quota (0 = no bound on that count). `limits` holds `open_files` and `memory_mb`, `cpus`
     the cores that it may run on (empty: all). `chaos` is the chance of an injected fault at each
-    step, by its kind, `segv` or `hang`. `origin` is the atom that the agent goes on from. `caller`:
+    step, by its kind, `segv` or `hang`. `snapshot_interval` is the steps from one boundary marker
+    to the next; `atoms` says that the role keeps its state at each of them for the agent's atom,
+    with the latest `reward_window` rewards in it.
+    `origin` is the atom that the agent goes on from. `caller`:
     whoever wired itself as the policy asks for more than actions (runners/requests.py), resets
     included; what follows an end is the autoreset mode that it holds, `same_step`, `next_step` or
     `disabled`. Empty: episodes follow one another.
@@ -109,18 +126,20 @@ class Start(Frame, tag="start", frozen=True):
     num_envs: int = 1
     env: EnvSettings = EnvSettings()
     entry: str = ""
-    kwargs: dict[str, Any] = {}
+    kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
     steps: int = 0
     episodes: int = 0
     snapshot_interval: int = 50
     ring_slots: int = 1024
-    limits: dict[str, int] = {}
+    limits: dict[str, int] = msgspec.field(default_factory=dict)
     cpus: tuple[int, ...] = ()
     failover: FailoverSettings = FailoverSettings()
-    chaos: dict[str, float] = {}
+    chaos: dict[str, float] = msgspec.field(default_factory=dict)
     origin: Origin | None = None
     caller: str = ""
     deterministic: bool = False
+    atoms: bool = False
+    reward_window: int = 0
 
 
 class Wire(Frame, tag="wire", frozen=True):
@@ -211,13 +230,14 @@ class Ready(Frame, tag="ready", frozen=True):
     `pinned` is what holds in this process, by name, where the run is deterministic."""
 
     learns: bool = False
-    pinned: dict[str, str] = {}
+    pinned: dict[str, str] = msgspec.field(default_factory=dict)
     protection: Protection = Protection("none")
 
 
 class Kept(Frame, tag="kept", frozen=True):
     """Beside it: the descriptor of the sealed segment in which the runner keeps its state for a
-    successor. Replaces an earlier one. The kernel holds it and never looks inside.
+    successor, and for the agent's atoms; only for these where it is not `inheritable`. Replaces
+    an earlier one. The kernel holds it and never looks inside.
 
     `protection` is what the runner has measured since Ready. A Kept without a descriptor (and a
     size of 0) tells only that; before TakenOver, that the replay gets on. It replaces nothing.
@@ -225,6 +245,7 @@ class Kept(Frame, tag="kept", frozen=True):
 
     size: int
     protection: Protection | None = None
+    inheritable: bool = True
 
 
 class Crashing(Frame, tag="crashing", frozen=True):
@@ -285,100 +306,7 @@ class Done(Frame, tag="done", frozen=True):
 
     role: int
     seq: int
-    metrics: dict[str, float] = {}
-
-
-# ---------------------------------------------------------------- recorder
-
-
-class RecorderStart(Frame, tag="recorder_start", frozen=True):
-    """First frame to the recorder: where to write and how. `format` is `parquet` or `none`."""
-
-    run_dir: str
-    format: str
-    disk_wait_s: float
-    run_name: str = ""
-    seed: int = 0
-
-
-class Wired(Frame, tag="wired", frozen=True):
-    """The recorder reads this agent's rings from now on."""
-
-    agent: str
-
-
-class Progress(Frame, tag="progress", frozen=True):
-    """Changed totals, a few times a second; dropped rather than waited for."""
-
-    agents: tuple[AgentProgress, ...]
-
-
-class DiskFull(Frame, tag="disk_full", frozen=True):
-    """The recorder can't write and retries; `lasting` says that it gave up after disk_wait_s,
-    `lost` that what it has written isn't there any more: somebody removed or moved it."""
-
-    message: str
-    lasting: bool
-    lost: bool = False
-
-
-class DiskOk(Frame, tag="disk_ok", frozen=True):
-    """Writing works again after DiskFull."""
-
-
-class Abandon(Frame, tag="abandon", frozen=True):
-    """The agent's runners are fenced: take what is committed, then say Finished."""
-
-    agent: str
-
-
-class Corrupt(Frame, tag="corrupt", frozen=True):
-    """A ring of this agent holds what its writer may not write; `message` says which and what.
-
-    The recorder reads that agent no further, so its writers will come to a halt: fence them, then
-    send Abandon. What was complete before the bad record is journaled.
-    """
-
-    agent: str
-    message: str
-
-
-class Finished(Frame, tag="finished", frozen=True):
-    """The agent's stream is journaled to its end (or to where its fenced writers left it).
-
-    `clean`: all three ends were seen. `seq_last` is the last observation published, `action_last`
-    the last action published, in words; `lost` counts published transitions missing in the
-    journal, from sequence numbers. `chain` is the value of the hash chain after the last one that
-    is committed, in hexadecimal digits; empty if it is unknown.
-    """
-
-    agent: str
-    clean: bool
-    steps: int
-    episodes: int
-    return_sum: float
-    seq_last: int
-    seq_committed: int
-    action_last: str
-    lost: int
-    chain: str = ""
-
-
-class Finish(Frame, tag="finish", frozen=True):
-    """All agents are finished: close the journal, convert it, say RecorderDone and exit.
-
-    `keep`: some agents may go on in a later life of this run, so the journal is kept beside what is
-    made of it.
-    """
-
-    keep: bool = False
-
-
-class RecorderDone(Frame, tag="recorder_done", frozen=True):
-    """The recording is whole. `files` are paths relative to the run directory."""
-
-    files: tuple[str, ...]
-    message: str = ""
+    metrics: dict[str, float] = msgspec.field(default_factory=dict)
 
 
 AnyFrame = (
@@ -414,6 +342,13 @@ AnyFrame = (
     | Finished
     | Finish
     | RecorderDone
+    | PoolStart
+    | Enrol
+    | Sections
+    | Settled
+    | Taken
+    | Captured
+    | PoolDone
 )
 
 _encoder = msgspec.msgpack.Encoder()

@@ -19,6 +19,10 @@ FLAG_ASIDE = 8
 The reward is 0.0, the observation the one that there was, unless the environment is fresh."""
 
 
+class Frame(msgspec.Struct, tag_field="t", forbid_unknown_fields=True, frozen=True):
+    """Base of all frames."""
+
+
 class Role(enum.IntEnum):
     """Who writes an outbox. The numbers are the cursor slots in every segment; never renumber."""
 

@@ -39,7 +39,7 @@ class Agent:
 
     Attributes:
         wired, served: the servers that read its rings; those that have all they want of it.
-        abandoned: servers are to take what there is of it.
+        abandoned: its runners are gone, and not as they should.
         finished: what the recorder said at the end.
         deaths: its runners', complete once it has ended.
     """
@@ -71,6 +71,11 @@ class Agent:
     def settling(self) -> bool:
         """No process of it is left, and a server is not yet done with it."""
         return self.state in (AgentState.SETTLING, AgentState.ABANDONING)
+
+    @property
+    def kept(self) -> dict[Role, segment.Segment]:
+        """What its roles keep of their states, in memory files that nobody here looks into."""
+        return self._recovery.kept if self._recovery is not None else {}
 
     def apply(self, event: AgentEvent) -> None:
         """Let `event` happen; the table says what follows, if anything does."""
@@ -251,8 +256,8 @@ class Agent:
             case "settle" | "abandon":
                 run.deadlines.drop(self)
                 self.abandoned = action == "abandon" and bool(self.segments)
-                for server in run.servers.values() if self.abandoned else ():
-                    server.abandon(self.name)
+                for server in run.servers.values() if self.segments else ():
+                    server.settle(self.name)
                 self.look_served()
             case "close":
                 self._close()

@@ -32,8 +32,13 @@ class _Seat:
         self.standby: Runner | None = None
         self.lost: set[Runner] = set()  # had the seat, or were to have it
         self.kept = self.handed = segment.Segment(-1, 0, 0, 0)  # handed: the successor has it
+        self.aside = segment.Segment(-1, 0, 0, 0)  # kept for atoms only
         self.story: story.Story | None = None
         self.truncate = False
+
+
+def _newer(kept: segment.Segment) -> tuple[bool, int]:
+    return kept.fd >= 0, kept.epoch
 
 
 class Recovery:
@@ -49,6 +54,13 @@ class Recovery:
     def away(self) -> bool:
         """Some role is being replaced."""
         return self._plan.away
+
+    @property
+    def kept(self) -> dict[Role, segment.Segment]:
+        """What roles keep of their states for atoms, the latest incarnation each: aside, if there
+        is something."""
+        newest = {r: max(s.aside, s.kept, key=_newer) for r, s in self._seats.items()}
+        return {role: kept for role, kept in newest.items() if kept.fd >= 0}
 
     def tell(self, role: Role, event: plan.AnyEvent) -> None:
         """Let `event` happen to a role, and do what follows."""
@@ -134,7 +146,7 @@ class Recovery:
         if isinstance(frame, frames.Kept):
             if frame.protection is not None:
                 self._protected(role, frame.protection)
-            return not fds or self._keep(seat, frame.size, fds)
+            return not fds or self._keep(runner, seat, frame, fds)
         if len(fds) != 1 or runner in seat.lost:
             return len(fds) == 1
         if seat.standby is not None:
@@ -144,13 +156,20 @@ class Recovery:
         self.tell(role, Event.STANDBY_UP)
         return True
 
-    def _keep(self, seat: _Seat, size: int, fds: Sequence[int]) -> bool:
+    def _keep(self, runner: Runner, seat: _Seat, said: frames.Kept, fds: Sequence[int]) -> bool:
         try:
-            segment.check(fds[0], size)
+            segment.check(fds[0], said.size)
         except PeerError:
             return False
-        seat.kept.close()
-        seat.kept = segment.Segment(segment.readonly(fds[0]), size, 0, 0)
+        kept = segment.Segment(segment.readonly(fds[0]), said.size, runner.role, runner.epoch)
+        if said.inheritable:
+            seat.kept.close()
+            seat.kept = kept
+        else:
+            seat.aside.close()
+            seat.aside = kept
+        for server in self._run.servers.values() if self.kept[runner.role] is kept else ():
+            server.kept(self._agent.name, runner.role, kept)
         return True
 
     def _protected(self, role: Role, protection: frames.Protection) -> None:
@@ -163,6 +182,7 @@ class Recovery:
         """Close every descriptor; a second time does nothing."""
         for seat in self._seats.values():
             seat.kept.close()
+            seat.aside.close()
             for runner in filter(None, (seat.successor, seat.standby)):
                 runner.release()
 

@@ -45,6 +45,7 @@ _EVENTS: Mapping[type, RunnerEvent] = {
     frames.Prepared: RunnerEvent.READY,
     frames.Done: RunnerEvent.DONE,
     frames.RecorderDone: RunnerEvent.DONE,
+    frames.PoolDone: RunnerEvent.DONE,
     frames.TakenOver: RunnerEvent.TAKEN_OVER,
     frames.Crashing: RunnerEvent.CRASHING,
     frames.Retired: RunnerEvent.RETIRED,

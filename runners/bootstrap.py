@@ -27,6 +27,7 @@ from dsec.ipc.frames import (
     Failed,
     Hello,
     Phase,
+    PoolStart,
     RecorderStart,
     Role,
     Start,
@@ -50,6 +51,11 @@ _ROLE_MODULES = {
     Role.ENV: "dsec.runners.env",
     Role.POLICY: "dsec.runners.policy",
     Role.REWARD: "dsec.runners.reward",
+}
+
+_SERVER_MODULES = {
+    RecorderStart: "dsec.runners.recorder",
+    PoolStart: "dsec.runners.atoms",
 }
 
 
@@ -98,14 +104,14 @@ def _live(between_pid: int, supervisor_pid: int, fds: Sequence[int], held: Colle
     _set_signals(control)
     channel.send(Hello(pid=os.getpid()))
     frame, extra = await_frame(channel)
-    if extra or not isinstance(frame, Start | RecorderStart):
+    if extra or not isinstance(frame, Start | RecorderStart | PoolStart):
         raise FrameError(f"{type(frame).__name__} came where Start was due")
-    if isinstance(frame, RecorderStart):
+    if isinstance(frame, RecorderStart | PoolStart):
         # It drains for a limited time after the supervisor's death; the guardian ends it then.
         isolate.set_parent_death_signal(0)
         line.disarm()
-        recorder = importlib.import_module("dsec.runners.recorder")
-        return int(recorder.main(channel, frame) or 0)
+        server = importlib.import_module(_SERVER_MODULES[type(frame)])
+        return int(server.main(channel, frame) or 0)
     return _run_role(Session(channel, frame, line.fd))
 
 

@@ -54,8 +54,17 @@ class ForkKeeping:
         self._lost = False
         self.notes = (*notes, *self._obstacles())
 
-    def keep(self, seq: int, own: int, read: Sequence[int], count: int, interval: int) -> None:
-        """Fork.
+    def keep(
+        self,
+        seq: int,
+        own: int,
+        read: Sequence[int],
+        count: int,
+        interval: int,
+        *,
+        boundary: bool = False,
+    ) -> None:
+        """Fork. What a process is can't be put into an atom, so boundaries are nothing special.
 
         Raises:
             SnapshotError: the copy would not be one, or the system refuses.

@@ -2,15 +2,11 @@
 
 One record for each step of the whole vector. Where an episode ends, the environment is reset in
 the same step: the record holds the first observation of the new episode, and the terminal one
-rides in its extras. This file writes only what environments returned, exactly, or fails; it knows
-neither policy nor reward. What is done with the environments themselves is stage.py's.
+rides in its extras. This file writes only what environments returned, exactly, or fails.
 
 With one environment the loop below is most of what dsec costs; it keeps everything in locals and
-leaves the unusual (an end, an info, a type it has to convert) to the stage.
-
-A worker begins at the beginning, or from an atom (origin.py), or as the heir of a dead one
-(heir_env.py): after the last record that was published, or with the record that says that the
-environments were lost (G4).
+leaves the unusual (an end, an info, a type it has to convert) to the stage (stage.py). A worker
+begins at the beginning, from an atom (origin.py), or as the heir of a dead one (heir_env.py).
 """
 
 from __future__ import annotations
@@ -19,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from dsec.errors import AtomForeign, LayoutError, RingInterrupted, RingTimeout
+from dsec.failover.keep import Snapshot
 from dsec.ipc import overflow, recall
 from dsec.ipc.frames import Constructed, Go, Kept, Phase, Protection, Role, Takeover, Wire
 from dsec.ipc.layout import FLAG_INFRA, FLAG_TRUNCATED, encode_spaces, ring_bytes
@@ -27,9 +24,11 @@ from dsec.ipc.ring import FLAG_BOUNDARY, FLAG_END, KIND_ACTION, KIND_OBS
 from dsec.ipc.turn import ROW_BITS, ROW_MASK, Turn
 from dsec.runners.chaos import with_faults
 from dsec.runners.clone import ClonedError, ForkKeeping
+from dsec.runners.cuts import Cuts
 from dsec.runners.episode import EpisodeKeeping
-from dsec.runners.guard import Guard, Keeping, Retained
+from dsec.runners.guard import Guard, Retained
 from dsec.runners.heir_env import Standing, begin, take_over
+from dsec.runners.keeping import Keeping
 from dsec.runners.loop import (
     LOOK_EVERY,
     RING_SLICE_S,
@@ -39,8 +38,8 @@ from dsec.runners.loop import (
     live,
     serve_to_end,
 )
-from dsec.runners.origin import first_seq
-from dsec.runners.protect import protect
+from dsec.runners.origin import first_seq, observation_of
+from dsec.runners.protect import go_on
 from dsec.runners.recycle import Recycling, why_not_anew
 from dsec.runners.rehearse import rehearse
 from dsec.runners.stage import Stage, as_reward, blamed, no_step
@@ -144,6 +143,7 @@ class EnvWorker:
         self._guard: Guard | None = None
         self._recycling: Recycling | None = None
         self._anew = False  # it has been tried whether another process can begin its episodes
+        self._cuts: Cuts | None = None
 
     def serve(self, go: Go) -> int:
         """Publish observations until the stream ends; return the last one's sequence number."""
@@ -161,8 +161,9 @@ class EnvWorker:
 
     def close(self) -> dict[str, float]:
         """Close all environments."""
-        if self._guard is not None:
-            self._guard.close()
+        for keeps in (self._guard, self._cuts):
+            if keeps is not None:
+                keeps.close()
         self._stage.close()
         return {}
 
@@ -182,6 +183,8 @@ class EnvWorker:
         elif standing.lost is not None:
             published = self._publish_loss(standing.seq, standing.lost)
         self._protect(standing)
+        if self._cuts is not None and self._seq and not self._seq % self._interval:
+            self._cuts.take(self._seq, self._stage.episodes)  # which a dead one perhaps didn't
         asked = start.failover.recycle_every or start.limits.get("memory_mb", 0)
         if asked and not start.caller and start.failover.standby != "none":
             self._recycling = Recycling(start, self._seq)
@@ -190,12 +193,15 @@ class EnvWorker:
 
     def _protect(self, standing: Standing) -> None:
         """From here on the environments' state is kept, if it can be: they have all been reset."""
-        keeping, snapshot = standing.keeping, standing.snapshot
-        if keeping is None and standing.trusted:
-            self._outbox.enter(Phase.IDLE, self._seq)
-            keeping = protect(self._session, self._stage)
-        if keeping is None:
-            return
+        session, outbox = self._session, self._outbox
+        outbox.enter(Phase.IDLE, self._seq)
+        keeping, state = go_on(session, self._stage, standing.keeping, trusted=standing.trusted)
+        if keeping is not None:
+            self._guard = self._guarded(keeping, standing.snapshot)
+        if session.start.atoms:
+            self._cuts = Cuts(session, state, self._guard, lambda: (observation_of(outbox),))
+
+    def _guarded(self, keeping: Keeping, snapshot: Snapshot | None) -> Guard:
         instead = None
         if isinstance(keeping, EpisodeKeeping):
             keeping.serve(self._wiring)
@@ -208,7 +214,7 @@ class EnvWorker:
             guard.inherit(snapshot, self._seq)
         else:
             guard.keep(self._seq, self._stage.episodes)
-        self._guard = guard
+        return guard
 
     def _publish_first(self) -> int:
         """Reset everything, each with its own seed, and publish observation 0."""
@@ -398,21 +404,23 @@ class EnvWorker:
             flags |= FLAG_END
         tail = self._stage.encode_tail(obs) if irregular else b""
         session.commit(self._spill, n, KIND_OBS, flags, self._record.fixed_bytes, tail)
-        if self._guard is not None and not flags & FLAG_END:
+        if self._cuts is not None and flags & (FLAG_BOUNDARY | FLAG_END):
+            self._cuts.take(n, self._stage.episodes)
+        elif self._guard is not None and not flags & FLAG_END:
             self._guard.look(n, self._stage.episodes)
-            if self._recycling is not None and n >= self._recycling.mark:
-                self._perhaps_step_aside(self._recycling, self._guard, n)
+        if self._recycling is not None and n >= self._recycling.mark and not flags & FLAG_END:
+            self._perhaps_step_aside(self._recycling, n)
         self._next_mark = self._mark_after(n)
         return flags
 
-    def _perhaps_step_aside(self, recycling: Recycling, guard: Guard, n: int) -> None:
+    def _perhaps_step_aside(self, recycling: Recycling, n: int) -> None:
         """Leave for a successor, if it is time and there is an exact way.
 
         Raises:
             SteppedAside: the state after record n is kept.
         """
-        why, stage = recycling.why(n), self._stage
-        if not why or self._session.draining:
+        why, stage, guard = recycling.why(n), self._stage, self._guard
+        if not why or self._session.draining or guard is None:
             return
         keeping: Keeping | None = None
         if guard.level not in ("state", "replay"):

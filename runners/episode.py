@@ -142,7 +142,16 @@ class EpisodeKeeping:
         began = self._stage.began
         return began.cost_s if self.pressing and began is not None else 0.0
 
-    def keep(self, seq: int, own: int, read: Sequence[int], count: int, interval: int) -> None:
+    def keep(
+        self,
+        seq: int,
+        own: int,
+        read: Sequence[int],
+        count: int,
+        interval: int,
+        *,
+        boundary: bool = False,
+    ) -> None:
         """Keep the beginning of the episode, or the actions since the last time.
 
         Raises:

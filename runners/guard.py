@@ -17,14 +17,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from statistics import median_low
-from typing import Final, Protocol
+from typing import Final
 
 from dsec.errors import MachineError, SnapshotError
-from dsec.failover.keep import Keeper, Snapshot
+from dsec.failover.keep import Snapshot
 from dsec.ipc import overflow
 from dsec.ipc.frames import Kept, Protection, Role
 from dsec.ipc.recall import distance
 from dsec.ipc.ring import FLAG_OVERFLOW, Outbox, Reader, stride
+from dsec.runners.keeping import Keeping
 from dsec.runners.loop import Session
 
 FIRST_INTERVAL: Final = 32
@@ -49,77 +50,8 @@ RECENT: Final = 9
 ones warm up nor a preemption moves the interval."""
 
 
-class Keeping(Protocol):
-    """How one snapshot is taken."""
-
-    level: str
-    codec: str
-    notes: tuple[str, ...]
-    paced: bool
-    """Whether snapshots are taken as often as the budget allows; else only where it is `pressing`,
-    and where a ring asks for one."""
-
-    @property
-    def pressing(self) -> bool:
-        """Whether one is to be taken at this very record."""
-
-    @property
-    def spent_s(self) -> float:
-        """Processor time that the next one has taken already, outside of `keep`."""
-
-    def keep(self, seq: int, own: int, read: Sequence[int], count: int, interval: int) -> None:
-        """Keep the state at `seq`. Arguments as in Snapshot.
-
-        Raises:
-            SnapshotError: this state can't be kept; a later one perhaps can.
-            MachineError: the machine has no room for it.
-        """
-
-    def close(self) -> None:
-        """Let go of what is kept; again is no error."""
-
-
 Instead = Callable[[tuple[str, ...]], Keeping]
 """Makes a keeping, with these notes."""
-
-
-class StateKeeping:
-    """Snapshots by codecs, one for each object.
-
-    Args:
-        capture: the states, as bytes.
-        codec: its name, for the successor.
-    """
-
-    level = "state"
-    paced = True
-    pressing = False
-    spent_s = 0.0
-
-    def __init__(
-        self,
-        session: Session,
-        capture: Callable[[], Sequence[bytes]],
-        codec: str,
-        notes: tuple[str, ...] = (),
-    ) -> None:
-        self._session = session
-        self._capture = capture
-        self._keeper = Keeper(session.start.agent)
-        self.codec = codec
-        self.notes = notes
-
-    def keep(self, seq: int, own: int, read: Sequence[int], count: int, interval: int) -> None:
-        """Write it into the memory file; hand that to the kernel when it is a new one."""
-        first, second = (*read, 0)[:2]
-        parts = self._capture()
-        keeper = self._keeper
-        if keeper.put(Snapshot(seq, own, first, second, count, interval, self.codec, parts)):
-            self._session.channel.send(Kept(keeper.size), (keeper.fd,))
-
-    def close(self) -> None:
-        """Let go of the memory file; the kernel has a descriptor of its own."""
-        self._keeper.close()
 
 
 class Retained:
@@ -276,11 +208,13 @@ class Guard:
         if self.left(n) < 2:
             self.keep(n, answered=True)
 
-    def keep(self, n: int, count: int = 0, *, answered: bool = False) -> None:
+    def keep(
+        self, n: int, count: int = 0, *, answered: bool = False, boundary: bool = False
+    ) -> None:
         """Take a snapshot at record n, and give back what only a replay needed.
 
         Args:
-            count: as in Snapshot.
+            count, boundary: as in Snapshot.
             answered: the record at hand is done with, although a replay usually begins with it.
         """
         measured = self._taken < RECENT or not self._taken % LEARN_EVERY
@@ -292,7 +226,7 @@ class Guard:
         read = [ring.read if answered else ring.position for ring in self._retained]
         if self._keeping is not None:
             try:
-                self._keeping.keep(n, own, read, count, self._interval)
+                self._keeping.keep(n, own, read, count, self._interval, boundary=boundary)
                 self._failures = 0
             except (SnapshotError, MachineError) as error:
                 self._failures += 1
@@ -359,6 +293,10 @@ class Guard:
         self.close()
         self._interval = GIVEN_UP_INTERVAL
         self._session.channel.try_send(Kept(0, Protection("none", notes=(why,))))
+
+    def keeps(self, keeping: Keeping) -> bool:
+        """Whether it still takes its snapshots so."""
+        return self._keeping is keeping
 
     def close(self) -> None:
         """Keep nothing any more."""

@@ -16,17 +16,22 @@ from typing import Any
 
 from dsec.errors import SnapshotError
 from dsec.failover import keep
-from dsec.failover.codecs import find_object_codec, object_codec_named
+from dsec.failover.codecs import Codec, find_object_codec, object_codec_named
+from dsec.failover.codecs.actors import StateCodec
 from dsec.failover.keep import Snapshot
 from dsec.ipc import recall, segment
 from dsec.ipc.frames import Go, Kept, Protection, Role, TakenOver, Takeover
 from dsec.ipc.recall import Held
 from dsec.ipc.ring import KIND_END, Outbox, Reader
 from dsec.runners.construct import find_maker, make_actor
-from dsec.runners.guard import Keeping, StateKeeping
+from dsec.runners.keeping import StateKeeping
 from dsec.runners.loop import Session
 from dsec.runners.origin import first_seq, restore_actor
 from dsec.runners.wiring import Wiring
+from dsec.sml.atom import Faith
+
+STATELESS = "stateless"
+"""The codec of an object that only passes on what others say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,7 @@ class Heritage:
     seq: int = -1
     ended: bool = False
     snapshot: Snapshot | None = None
-    keeping: Keeping | None = None
+    keeping: StateKeeping | None = None
 
     @property
     def first(self) -> int:
@@ -159,26 +164,39 @@ def _inherit(
         codec.restore(snapshot.parts[0])
     except SnapshotError as error:
         return make(), Heritage(seq), f"its state was not restored: {error}"
-    capture = codec.capture
-    keeping = StateKeeping(session, lambda: (capture(),), snapshot.codec)
+    keeping = _keeping(session, codec, ())
     return actor, Heritage(seq, snapshot=snapshot, keeping=keeping), ""
 
 
-def protect(session: Session, actor: Any) -> Keeping | None:
-    """How the object's state is kept; None where it isn't. The kernel is told.
+def protect(session: Session, actor: Any) -> tuple[StateKeeping | None, StateKeeping | None]:
+    """How the object's state is kept for a successor, and how for an atom; None where it isn't.
+    The kernel is told.
 
     The levels of the configuration are about environments: where there is one, an actor's state is
-    kept by a codec.
+    kept by a codec. One that only passes on what others say has none.
     """
-    if session.start.failover.standby == "none" or getattr(actor, "passthrough", False):
-        return None
+    start = session.start
+    needed = start.failover.standby != "none"
+    if getattr(actor, "passthrough", False):
+        return None, StateKeeping(session, tuple, STATELESS, faith=Faith.BY_CONTRACT)
+    if not needed and not start.atoms:
+        return None, None
     codec, notes = find_object_codec(actor)
     if codec is None:
-        session.channel.send(Kept(0, Protection("none", notes=notes)))
-        return None
+        if needed:
+            session.channel.send(Kept(0, Protection("none", notes=notes)))
+        return None, None
+    if needed:
+        session.channel.send(Kept(0, Protection("state", codec.name, notes=notes)))
+    keeping = _keeping(session, codec, notes)
+    return keeping if needed else None, keeping
+
+
+def _keeping(session: Session, codec: Codec, notes: tuple[str, ...]) -> StateKeeping:
     capture = codec.capture
-    session.channel.send(Kept(0, Protection("state", codec.name, notes=notes)))
-    return StateKeeping(session, lambda: (capture(),), codec.name, notes)
+    # What an object tells of itself is believed; what its attributes say was only seen to be held.
+    faith = Faith.BY_CONTRACT if codec.name == StateCodec.name else Faith.UNKNOWN
+    return StateKeeping(session, lambda: (capture(),), codec.name, notes, faith=faith)
 
 
 def tell_inexact(session: Session, why: str) -> None:

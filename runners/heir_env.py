@@ -26,7 +26,7 @@ from dsec.runners import episode
 from dsec.runners.clone import ForkKeeping
 from dsec.runners.episode import EpisodeKeeping
 from dsec.runners.failure import describe
-from dsec.runners.guard import Keeping
+from dsec.runners.keeping import Keeping
 from dsec.runners.loop import Session
 from dsec.runners.origin import restore_stage
 from dsec.runners.protect import bind

@@ -21,10 +21,11 @@ from dsec.failover.codecs import object_codec_named
 from dsec.ipc import overflow, recall
 from dsec.ipc.frames import Origin, Phase
 from dsec.ipc.ring import FLAG_OVERFLOW, Outbox
-from dsec.runners.guard import Keeping, StateKeeping
+from dsec.runners.keeping import Keeping, StateKeeping
 from dsec.runners.loop import Session
 from dsec.runners.protect import bind
 from dsec.runners.stage import Stage
+from dsec.sml.atom import Faith
 
 if TYPE_CHECKING:
     from dsec.sml.atom import Atom, Snapshot
@@ -74,7 +75,7 @@ def restore_stage(session: Session, stage: Stage) -> tuple[bytes, Keeping | None
     return atom.observation, None if session.start.failover.standby == "none" else keeping
 
 
-def restore_actor(session: Session, actor: Any, kind: str) -> Keeping | None:
+def restore_actor(session: Session, actor: Any, kind: str) -> StateKeeping | None:
     """Put a policy or a reward into its state in the atom that the agent goes on from.
 
     Args:
@@ -99,7 +100,7 @@ def restore_actor(session: Session, actor: Any, kind: str) -> Keeping | None:
     if session.start.failover.standby == "none":
         return None
     capture: Callable[[], bytes] = codec.capture
-    return StateKeeping(session, lambda: (capture(),), codec.name)
+    return StateKeeping(session, lambda: (capture(),), codec.name, faith=Faith(part.faith))
 
 
 @contextmanager

@@ -17,9 +17,11 @@ from dsec.ipc.overflow import Spill
 from dsec.ipc.ring import FLAG_BOUNDARY, FLAG_END, FLAG_OVERFLOW, KIND_ACTION, KIND_OBS
 from dsec.ipc.turn import FLAGS_SHIFT, ROW_BITS, ROW_MASK, Turn
 from dsec.runners.construct import finish_actor
+from dsec.runners.cuts import Cuts
 from dsec.runners.failure import UserCodeError
 from dsec.runners.guard import Guard, Retained
 from dsec.runners.heir_actor import Answered, Heritage, begin, pass_by, protect
+from dsec.runners.keeping import StateKeeping
 from dsec.runners.loop import LOOK_EVERY, RING_SLICE_S, Session, live, serve_to_end
 from dsec.runners.replay_env import same_bytes
 from dsec.runners.transitions import GRAIN_BITS, HEAD_BYTES, Grid, ObsStream, RewardStream
@@ -59,6 +61,7 @@ class PolicyWorker:
         self._heritage = heritage
         self._answered = Answered(wiring.outbox, heritage)
         self._guard: Guard | None = None
+        self._cuts: Cuts | None = None
         self._rewards: RewardStream | None = None
         if self.learns:
             rewards, peer = wiring.reader(Role.REWARD), wiring.peers[Role.REWARD]
@@ -93,39 +96,58 @@ class PolicyWorker:
             ) from None
         finally:
             session.seq = self._seq
+        if self._cuts is not None:
+            self._cuts.take(self._seq, self._rollout())
         session.write_end(self._outbox, self._seq)
         return self._seq
+
+    def _rollout(self) -> int:
+        """How many rollouts the policy has finished, where it counts them."""
+        count = getattr(self._policy, "rollout", 0)
+        return count if type(count) is int and count >= 0 else 0
 
     def _protect(self) -> None:
         """Begin where the heritage says; from here on the policy's state is kept, if it can be."""
         session, heritage, env = self._session, self._heritage, self._env
         pass_by(env.reader, heritage.first)
-        keeping = heritage.keeping
+        keeping = state = heritage.keeping
         if keeping is None:
             self._outbox.enter(Phase.IDLE, self._seq)
-            keeping = protect(session, self._policy)
-        if keeping is None:
-            return
+            keeping, state = protect(session, self._policy)
+        if keeping is not None:
+            self._guard = self._guarded(keeping)
+        if session.start.atoms:
+            self._cuts = Cuts(session, state, self._guard)
+
+    def _guarded(self, keeping: StateKeeping) -> Guard:
+        env, heritage = self._env, self._heritage
         retained = [Retained(env.reader, env.fixed_bytes, current=True)]
         if self._rewards is not None:
             retained.append(Retained(self._rewards.reader, self._rewards.nbytes))
-        self._guard = Guard(session, keeping, self._outbox, self._layout.nbytes, retained)
+        nbytes = self._layout.nbytes
+        guard = Guard(self._session, keeping, self._outbox, nbytes, retained)
         if heritage.snapshot is not None:
-            self._guard.inherit(heritage.snapshot, heritage.seq)
+            guard.inherit(heritage.snapshot, heritage.seq)
+        return guard
 
-    def _look(self, n: int) -> int:
+    def _look(self, n: int, flags: int) -> int:
         """What is not done for each observation; n is at hand. Returns when to come again."""
         session = self._session
         if session.attention or n % LOOK_EVERY == 0:
             session.look()
         mark = n + LOOK_EVERY - n % LOOK_EVERY
-        if self._guard is None or n <= self._answered.until:
+        if n <= self._answered.until:
             return mark
-        self._guard.look(n)
-        return min(mark, self._guard.mark_after(n))
+        if self._cuts is not None and flags & FLAG_BOUNDARY and not flags & FLAG_END:
+            self._cuts.take(n, self._rollout())
+        elif self._guard is not None:
+            self._guard.look(n)
+        return mark if self._guard is None else min(mark, self._guard.mark_after(n))
 
     def close(self) -> dict[str, float]:
         """Close the policy."""
+        if self._cuts is not None:
+            self._cuts.close()
         return finish_actor(self._policy)
 
     def _serve(self) -> None:
@@ -147,11 +169,12 @@ class PolicyWorker:
         )
         turn.keep = self._guard is not None
         take = turn.take
+        unlike = FLAG_OVERFLOW | (FLAG_BOUNDARY if self._cuts is not None else 0)
         self._repeat()
         n = self._seq
         try:
             row, at, flags = self._wait(n)
-            mark = self._look(n)
+            mark = self._look(n, flags)
             while not flags & FLAG_END:
                 obs = pick_obs(at)
                 write(pick_action(row), act(obs if copy is None else copy(obs)))
@@ -165,8 +188,8 @@ class PolicyWorker:
                 except (RingTimeout, RingInterrupted):
                     n += 1
                     row, at, flags = self._wait(n)
-                if n == mark or flags & FLAG_OVERFLOW or session.attention:
-                    mark = self._look(n)
+                if n == mark or flags & unlike or session.attention:
+                    mark = self._look(n, flags)
         finally:
             self._seq = n
 
@@ -195,6 +218,7 @@ class PolicyWorker:
     def _serve_variable(self) -> None:
         """The same where observations or actions have no fixed size: nothing is zero-copy."""
         session, reader, guard = self._session, self._env.reader, self._guard
+        look_at_all = guard is not None or self._cuts is not None
         n = self._seq
         try:
             while True:
@@ -203,8 +227,8 @@ class PolicyWorker:
                 flags = reader.flags
                 if flags & FLAG_END:
                     return
-                if guard is not None or session.attention or not n % LOOK_EVERY:
-                    self._look(n)
+                if look_at_all or session.attention or not n % LOOK_EVERY:
+                    self._look(n, flags)
                 self._put(n, flags, self._policy.act(self._env.obs(row)))
                 if guard is None:
                     reader.release()
@@ -243,6 +267,7 @@ class PolicyWorker:
         reader, guard = env.reader, self._guard
         act, learn = self._policy.act, self._policy.learn
         zero_copy = self._zero_copy and not self._variable
+        look_at_all = guard is not None or self._cuts is not None
         obs_before: Any = None
         action_before: Any = None
         n = first = self._seq
@@ -263,8 +288,8 @@ class PolicyWorker:
                 flags = reader.flags
                 if flags & FLAG_END:
                     return
-                if guard is not None or session.attention or not n % LOOK_EVERY:
-                    self._look(n)
+                if look_at_all or session.attention or not n % LOOK_EVERY:
+                    self._look(n, flags)
                 outbox.enter(_ACT, n)
                 # Both are copies, and not the same one: a policy may normalise in place.
                 obs_before = env.obs(row)

@@ -28,9 +28,11 @@ from dsec.runners import seeds
 from dsec.runners.clone import ForkKeeping
 from dsec.runners.construct import make_env
 from dsec.runners.episode import EpisodeKeeping
-from dsec.runners.guard import BETWEEN_MIN_S, SHARES, Keeping, StateKeeping
+from dsec.runners.guard import BETWEEN_MIN_S, SHARES
+from dsec.runners.keeping import Keeping, StateKeeping
 from dsec.runners.loop import Session
 from dsec.runners.stage import NEXT_STEP, Stage
+from dsec.sml.atom import Faith
 
 CODECS_FOR_STATE = ("auto", "state")
 """The standbys with which a state may be kept as bytes."""
@@ -41,38 +43,63 @@ CAPTURES: Final = 4
 Restore = Callable[[Sequence[bytes | memoryview]], None]
 
 
-def protect(session: Session, stage: Stage) -> Keeping | None:
+def protect(session: Session, stage: Stage) -> tuple[Keeping | None, StateKeeping | None]:
     """Choose how these environments' state is kept: as the settings say, or (`auto`) by what was
     measured, and where that is not possible by clones of the whole process.
 
     They must have been reset. The kernel is told what was chosen, why, and why no more.
+
+    Returns:
+        How it is kept for a successor, and how for an atom; None where it isn't.
     """
-    standby = session.start.failover.standby
-    if standby == "none":
-        return None
-    keeping: Keeping | None = None
+    start = session.start
+    standby = start.failover.standby
+    state: StateKeeping | None = None
     notes: tuple[str, ...] = ()
     told = Protection(standby)
-    seed = seeds.derive(session.start.seed, "protection")
-    if standby == "replay":
-        found, notes = _episodes(session, stage, seed)
-        keeping = None if found is None else _replayed(session, stage, ())
-    elif standby != "fork":
+    keeping: Keeping | None = None
+    seed = seeds.derive(start.seed, "protection")
+    if standby in CODECS_FOR_STATE or start.atoms:
         examined = examine(stage.envs[0], seed=seed)
-        level, notes = "state", examined.notes
+        notes = examined.notes
+        if examined.codec is not None:
+            state, _ = _bound(session, stage, examined.codec.name, notes)
+        level = standby
         if standby == "auto":
             choice, notes = _chosen(session, stage, examined, seed)
             level, interval = choice.level, choice.interval
             told = Protection(level, "", interval, examined.step_us, recovery_ms=choice.recovery_ms)
-        if level == "state" and examined.codec is not None:
-            keeping, _ = _bound(session, stage, examined.codec.name, notes)
-        elif level == "replay":
+        if level == "state" and state is not None:
+            keeping, state.notes = state, notes
+        elif level == "replay" and standby == "auto":
             keeping = _replayed(session, stage, notes)
+    if standby == "replay":
+        found, notes = _episodes(session, stage, seed)
+        keeping = None if found is None else _replayed(session, stage, ())
+    if standby == "none":
+        return None, state
     if keeping is None:
-        keeping = ForkKeeping(session, notes)
+        keeping = ForkKeeping(session, notes if standby != "fork" else ())
     chosen = {"level": keeping.level, "codec": keeping.codec, "notes": keeping.notes}
     session.channel.send(Kept(0, msgspec.structs.replace(told, **chosen)))
-    return keeping
+    return keeping, state
+
+
+def go_on(
+    session: Session, stage: Stage, keeping: Keeping | None, *, trusted: bool
+) -> tuple[Keeping | None, StateKeeping | None]:
+    """As `protect`, where it may be decided already how the state is kept for a successor.
+
+    Args:
+        trusted: no codec has been found wrong.
+    """
+    if isinstance(keeping, StateKeeping):
+        return keeping, keeping
+    if keeping is None and trusted:
+        return protect(session, stage)
+    if session.start.atoms and stage.codec and trusted:
+        return keeping, bind(session, stage, stage.codec)[0]
+    return keeping, None
 
 
 def _chosen(
@@ -128,7 +155,7 @@ def _replayed(session: Session, stage: Stage, notes: tuple[str, ...]) -> Keeping
     return EpisodeKeeping(session, stage, notes)
 
 
-def bind(session: Session, stage: Stage, codec: str) -> tuple[Keeping, Restore]:
+def bind(session: Session, stage: Stage, codec: str) -> tuple[StateKeeping, Restore]:
     """The codec of this name for the environments of a stage.
 
     Raises:
@@ -139,8 +166,9 @@ def bind(session: Session, stage: Stage, codec: str) -> tuple[Keeping, Restore]:
 
 def _bound(
     session: Session, stage: Stage, name: str, notes: tuple[str, ...]
-) -> tuple[Keeping, Restore]:
+) -> tuple[StateKeeping, Restore]:
     codecs: list[Codec] = [codec_named(name, env) for env in stage.envs]
+    stage.codec = name
     if len(codecs) == 1:
         only = codecs[0].capture
 
@@ -155,8 +183,9 @@ def _bound(
         for codec, part in zip(codecs, parts, strict=True):
             codec.restore(part)
 
+    # No codec is given out for an environment that has not been tried in a scratch process.
     if session.start.caller != NEXT_STEP:
-        return StateKeeping(session, capture, name, notes), restore
+        return StateKeeping(session, capture, name, notes, faith=Faith.PROVEN), restore
 
     def capture_all() -> Sequence[bytes]:
         return (*capture(), bytes(stage.over))
@@ -168,4 +197,4 @@ def _bound(
         restore(own)
         stage.over = [bool(each) for each in over]
 
-    return StateKeeping(session, capture_all, name, notes), restore_all
+    return StateKeeping(session, capture_all, name, notes, faith=Faith.PROVEN), restore_all

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import select
 import signal
 import threading
@@ -55,14 +54,13 @@ from dsec.runners.commit import INTERVAL_MAX_S, Committer
 from dsec.runners.failure import EXIT_KERNEL_GONE, describe
 from dsec.runners.journal import FILE_NAME, DiskError, JournalReader, JournalWriter, Kind, Run
 from dsec.runners.track import Track
+from dsec.runners.watchdog import Watchdog
 
 PROGRESS_EVERY_S: Final = 0.2
 JOURNAL_EVERY_S: Final = 1.0
 PROGRESS_BYTES_MAX: Final = 64 * 1024
 SEND_RETRY_S: Final = 0.02
 FRAMES_PER_LOOK_MAX: Final = 64
-ALARM_S: Final = 1.4
-WATCH_SLICE_S: Final = 60.0
 
 
 class Recorder:
@@ -275,36 +273,6 @@ class Recorder:
             return (), said
 
 
-class _Watchdog:
-    """A thread that waits for the channel's end, whatever the main thread is stuck in."""
-
-    def __init__(self, fd: int, orphaned: threading.Event) -> None:
-        self._orphaned = orphaned
-        self._stop = os.eventfd(0, os.EFD_CLOEXEC)
-        self._poll = select.poll()
-        self._poll.register(fd, 0)  # only the other end's closing is reported
-        self._poll.register(self._stop, select.POLLIN)
-        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
-
-    def _watch(self) -> None:
-        while not (found := self._poll.poll(WATCH_SLICE_S * 1000)):
-            pass
-        if any(fd == self._stop for fd, _ in found):
-            return
-        # The default action kills; it needs no interpreter, so nothing here can prevent it.
-        signal.setitimer(signal.ITIMER_REAL, ALARM_S)
-        self._orphaned.set()
-
-    def __enter__(self) -> _Watchdog:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.eventfd_write(self._stop, 1)
-        self._thread.join(WATCH_SLICE_S)
-        os.close(self._stop)
-
-
 def main(channel: Channel, start: RecorderStart) -> int:
     """Be the recorder; return the exit code.
 
@@ -315,7 +283,7 @@ def main(channel: Channel, start: RecorderStart) -> int:
     recorder = None
     orphaned = threading.Event()
     try:
-        with _Watchdog(channel.fileno(), orphaned):
+        with Watchdog(channel.fileno(), orphaned):
             recorder = Recorder(channel, start, orphaned)
             return recorder.run()
     except ChannelClosed:

@@ -14,10 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsec.errors import PeerError, RingInterrupted, RingTimeout
+from dsec.ipc import recall
 from dsec.ipc.frames import Go, Phase, Role
 from dsec.ipc.layout import FLAG_ASIDE, RewardRecord
-from dsec.ipc.ring import FLAG_BOUNDARY, FLAG_END, KIND_ACTION, KIND_OBS, KIND_REWARD
+from dsec.ipc.recall import distance
+from dsec.ipc.ring import FLAG_BOUNDARY, FLAG_END, KIND_ACTION, KIND_OBS, KIND_REWARD, stride
 from dsec.runners.construct import finish_actor
+from dsec.runners.cuts import Cuts
 from dsec.runners.failure import UserCodeError, shown
 from dsec.runners.guard import Guard, Retained
 from dsec.runners.heir_actor import (
@@ -28,6 +31,7 @@ from dsec.runners.heir_actor import (
     pass_by,
     protect,
 )
+from dsec.runners.keeping import StateKeeping
 from dsec.runners.loop import LOOK_EVERY, RING_SLICE_S, Session, live, serve_to_end
 from dsec.runners.transitions import (
     GRAIN_BITS,
@@ -79,6 +83,7 @@ class RewardWorker:
         self._heritage = heritage
         self._answered = Answered(wiring.outbox, heritage)
         self._guard: Guard | None = None
+        self._cuts: Cuts | None = None
         # The first observation of which no reward is due: there is none before it, or it is given.
         self._first = self._expected = self._seq = heritage.first
 
@@ -122,20 +127,40 @@ class RewardWorker:
         pass_by(env.reader, heritage.first)
         pass_by(actions.reader, heritage.first)
         self._expected = self._seq = next_seq(env.reader, heritage.first)
-        keeping = heritage.keeping or protect(self._session, self._reward)
+        keeping = state = heritage.keeping
         if keeping is None:
-            return
+            keeping, state = protect(self._session, self._reward)
+        if keeping is not None:
+            self._guard = self._guarded(keeping)
+        if self._session.start.atoms:
+            self._cuts = Cuts(self._session, state, self._guard, self._window)
+
+    def _guarded(self, keeping: StateKeeping) -> Guard:
+        env, actions, heritage = self._env, self._actions, self._heritage
         retained = [
             Retained(env.reader, env.fixed_bytes, current=True),
             Retained(actions.reader, actions.layout.nbytes),
         ]
         nbytes = self._record.fixed_bytes
-        self._guard = Guard(self._session, keeping, self._outbox, nbytes, retained)
+        guard = Guard(self._session, keeping, self._outbox, nbytes, retained)
         if heritage.snapshot is not None:
-            self._guard.inherit(heritage.snapshot, heritage.seq + 1)
+            guard.inherit(heritage.snapshot, heritage.seq + 1)
+        return guard
+
+    def _window(self) -> tuple[bytes]:
+        """The latest rewards, as far as the ring holds them, which is all that there ever was."""
+        outbox, wanted = self._outbox, self._session.start.reward_window
+        start, tail, _ = recall.positions(outbox)
+        step = stride(self._record.fixed_bytes)
+        held = min(wanted, distance(start, tail) // step, outbox.capacity // step)
+        first, grains = (tail - held * step) >> GRAIN_BITS, step >> GRAIN_BITS
+        rows = (first + np.arange(held) * grains) % len(self._rows)
+        return (self._rows[rows].tobytes(),)
 
     def close(self) -> dict[str, float]:
         """Close the reward object."""
+        if self._cuts is not None:
+            self._cuts.close()
         return finish_actor(self._reward)
 
     def _next(self) -> bool:
@@ -179,7 +204,8 @@ class RewardWorker:
             env.fixed_bytes,
             actions.layout.nbytes,
         )
-        first = seq = self._expected
+        first, cuts = self._expected, self._cuts
+        seq = first
         while True:
             if reader.seq != seq or reader.kind != KIND_OBS or reader.nbytes < obs_bytes:
                 env.check(seq)
@@ -201,6 +227,8 @@ class RewardWorker:
                 rows[row] = env_rows[reader.offset >> GRAIN_BITS]
                 # The boundary before action n lies after reward n-1, whose record leads to obs n.
                 commit(last, KIND_REWARD, flags & FLAG_BOUNDARY, nbytes)
+                if cuts is not None and flags & (FLAG_BOUNDARY | FLAG_END):
+                    cuts.take(seq)
             self._seq = seq
             seq += 1
             self._expected = seq
@@ -231,6 +259,9 @@ class RewardWorker:
             session.phase = Phase.IDLE
             self._outbox.enter(Phase.IDLE, last)
             self._put(last, flags, rewards)
+            boundary = last > self._answered.until and flags & (FLAG_BOUNDARY | FLAG_END)
+            if boundary and self._cuts is not None:
+                self._cuts.take(seq)
         return self._taken(seq, row)
 
     def _no_step(self, row: int) -> bool:

@@ -95,6 +95,7 @@ class Stage:
         self.finals: dict[int, Any] = {}
         self.forget()
         self.episodes = 0
+        self.codec = ""  # by which the environments' state can be captured
         self.enter: Callable[[int, int], None] = _tell_nobody
         self.began: Beginning | None = None
         self.unbegun = "how this episode began is not known"

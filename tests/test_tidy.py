@@ -44,7 +44,6 @@ CALLS_ALLOWED: dict[tuple[str, str], str] = {
 ALIVE: dict[str, str] = {
     "dsec.ipc.async_reader": "for who reads rings in an event loop, the sandbox and the engine's"
     " server, which are not built yet; the wake-up protocol has to be whole before them",
-    "dsec.runners.follow": "for the server that holds the pool: chain of a manifest",
 }
 # file -> why an exception may vanish there
 SWALLOW_ALLOWED = {

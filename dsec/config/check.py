@@ -247,6 +247,7 @@ def _across(source: Source) -> Iterator[Diagnostic]:
             yield from _check_env(source, agent, ("agents", index, "env"))
             yield from _check_kwargs(source, agent, ("agents", index))
             yield from _check_failover(source, agent, ("agents", index, "failover", "standby"))
+            yield from _check_intervals(source, agent, ("agents", index))
     total = sum(count for _, count in _named(agents))
     if total > AGENTS_MAX:
         if all(count <= AGENTS_MAX for _, count in _named(agents)):
@@ -303,6 +304,22 @@ def _check_failover(source: Source, agent: dict[str, Any], path: KeyPath) -> Ite
             path,
             f"replay does one environment's episodes again, and num_envs is {width}: those of a "
             "vector begin at different steps. Use auto, or more agents with num_envs: 1",
+        )
+
+
+def _check_intervals(source: Source, agent: dict[str, Any], path: KeyPath) -> Iterator[Diagnostic]:
+    """Atoms need a pool, and one snapshot lies at every so many boundaries."""
+    snapshot, sync = agent.get("snapshot_interval", 50), agent.get("sync_interval")
+    if sync is not None and source.data.get("pool") is None:
+        yield source.diagnostic(
+            (*path, "sync_interval"),
+            "there are no atoms without a pool: add `pool: {size_mb: 256}`",
+        )
+    if _is_whole(snapshot) and _is_whole(sync) and sync > 0 and snapshot % sync:
+        yield source.diagnostic(
+            (*path, "sync_interval"),
+            f"a snapshot lies at each {snapshot:,} steps (snapshot_interval), which is no multiple "
+            f"of {sync:,}",
         )
 
 

@@ -32,10 +32,7 @@ _JOINERS = "\u200c\u200d"  # invisible, and part of how some scripts are written
 
 # What the design has and this version doesn't: key -> what to do instead. `*` stands for an index.
 NOT_YET: dict[str, str] = {
-    "agents.*.sync_interval": "there is no pool of Agent State Atoms to synchronise",
-    "agents.*.reward_window_size": "no reward history is kept in Agent State Atoms",
     "agents.*.reward.objectives": "name a reward class with reward.entry",
-    "pool": "there are no Agent State Atoms to keep",
 }
 
 
@@ -361,7 +358,17 @@ class Agent(Model):
         default=50,
         ge=1,
         le=2**31,
-        description="Steps from one boundary marker in the rings to the next.",
+        description="Steps between two Agent State Atoms of which the pool keeps the latest; and "
+        "from one boundary marker to the next, where no sync_interval is given.",
+    )
+    sync_interval: Interval | None = Field(
+        default=None,
+        description="Steps from one boundary to the next, if the state is to be in the pool more "
+        "often; snapshot_interval is a multiple of it. Atoms in between give way to one another.",
+    )
+    reward_window_size: Annotated[int, Field(ge=0, le=65_536), BeforeValidator(_whole)] = Field(
+        default=200,
+        description="How many of the latest rewards an atom holds, at most what their ring does.",
     )
     failover: Failover = Field(default_factory=Failover)
     deadlines: Deadlines = Field(default_factory=Deadlines)
@@ -384,6 +391,25 @@ class Record(Model):
         le=WEEK_S,
         allow_inf_nan=False,
         description="How long a full disk is waited for before the run is ended whole.",
+    )
+
+
+class Pool(Model):
+    """The pool of Agent State Atoms, in shared memory. Without this key there are none."""
+
+    backend: Literal["auto", "shm"] = Field(
+        default="auto",
+        description="shm: shared memory of this machine. auto: the best there is, so far that.",
+    )
+    size_mb: Annotated[int, Field(ge=1, le=2**24), BeforeValidator(_whole)] = Field(
+        default=256,
+        description="Memory that it takes, all of it from the beginning. It must hold two atoms of "
+        "each agent, and one more.",
+    )
+    persist: bool = Field(
+        default=False,
+        description="Let the segment outlive the run. The newest atom of each agent is on disk in "
+        "any case, in RUN_DIR/atoms.",
     )
 
 
@@ -421,4 +447,5 @@ class Config(Model):
         examples=["[{name: …, env: {…}, policy: {…}}]"],
     )
     record: Record = Field(default_factory=Record)
+    pool: Pool | None = Field(default=None, examples=["{size_mb: 256}"])
     chaos: Chaos = Field(default_factory=Chaos)

@@ -17,6 +17,7 @@ from dsec.failover.detect import Pulse
 from dsec.ipc import frames
 from dsec.ipc.frames import AnyFrame, Phase, Role
 from dsec.ipc.proc import read_stat
+from dsec.ipc.segment import Segment
 from dsec.kernel.machine import RunnerState
 from dsec.kernel.runner import Runner
 from dsec.kernel.spawn import Server
@@ -82,14 +83,19 @@ class AttendantServer(Server):
     def wire(self, agent: str) -> None:
         """Hand it an agent's segments. One that is not up yet gets them when it is."""
         if self.up:
-            self.tell(*self.run.agents[agent].wire_frame(self.role))
-            if self.run.agents[agent].abandoned:
-                self.abandon(agent)
+            self.introduce(self.run.agents[agent])
+            if self.run.agents[agent].settling:
+                self.settle(agent)
 
-    def abandon(self, agent: str) -> None:
+    def introduce(self, agent: Agent) -> None:
+        """Hand it what it has to do with an agent; it answers Wired."""
+        self.tell(*agent.wire_frame(self.role))
+
+    def kept(self, agent: str, role: Role, kept: Segment) -> None:
+        """That is nothing to most."""
+
+    def settle(self, agent: str) -> None:
         """Have it take what there is of an agent whose runners are gone."""
-        if self.name not in self.run.agents[agent].served:
-            self.tell(frames.Abandon(agent))
 
     def finish(self) -> None:
         """All agents are finished: let it come to its own end."""

@@ -26,6 +26,7 @@ BASE_MODULES = (
     "dsec.runners.policy",
     "dsec.runners.reward",
     "dsec.runners.recorder",
+    "dsec.runners.atoms",
     "dsec.policies",
     "dsec.reward",
 )

@@ -8,9 +8,11 @@ the agent's name.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,7 +23,7 @@ from dsec.errors import ConfigError, FrameError
 from dsec.ipc import frames
 from dsec.ipc.frames import EnvSettings, FailoverSettings, Origin, Phase, Role, Start
 from dsec.seeds import agent_seed
-from dsec.spec import AgentSpec, RunnerSpec, RunSpec
+from dsec.spec import AgentSpec, PoolSpec, RunnerSpec, RunSpec
 
 IMPORT_TIMEOUT_S = 120.0
 
@@ -107,7 +109,7 @@ def make_spec(
         names = agent_names(agent.name, agent.count)
         model = agent_spec(
             agent, names[0], Quota(), "", open_files, images, config.chaos,
-            deterministic=config.run.deterministic,
+            deterministic=config.run.deterministic, atoms=config.pool is not None,
         )  # fmt: skip
         for number, name in enumerate(names):
             rank = next(ranks)
@@ -135,7 +137,25 @@ def make_spec(
         recorder_image=BASE_IMAGE,
         deterministic=config.run.deterministic,
         ranks=len(shares),
+        pool=_pool(config, run_dir),
     )
+
+
+def _pool(config: Config, run_dir: str) -> PoolSpec | None:
+    if config.pool is None:
+        return None
+    return PoolSpec(
+        name=pool_name(config.run.name, run_dir),
+        size_mb=config.pool.size_mb,
+        persist=config.pool.persist,
+        snapshot_intervals={agent.name: agent.snapshot_interval for agent in config.agents},
+    )
+
+
+def pool_name(run_name: str, run_dir: str) -> str:
+    """The pool of a run: of its name, and of where it records, which no other run does."""
+    place = hashlib.blake2b(str(Path(run_dir).absolute()).encode(), digest_size=6).hexdigest()
+    return f"{run_name}-{place}"
 
 
 def agent_spec(
@@ -148,6 +168,7 @@ def agent_spec(
     chaos: Chaos,
     *,
     deterministic: bool = False,
+    atoms: bool = False,
 ) -> AgentSpec:
     """What the kernel is told of one agent."""
     deadline_s = _deadlines(agent)
@@ -177,13 +198,15 @@ def agent_spec(
             num_envs=agent.env.num_envs,
             steps=quota.steps,
             episodes=quota.episodes,
-            snapshot_interval=agent.snapshot_interval,
+            snapshot_interval=agent.sync_interval or agent.snapshot_interval,
             ring_slots=agent.ipc.ring_slots,
             limits=limits,
             cpus=tuple(sorted(set(agent.limits.cpus or ()))),
             failover=_failover(agent),
             chaos=_chances(chaos) if role is Role.ENV else {},
             deterministic=deterministic,
+            atoms=atoms,
+            reward_window=agent.reward_window_size,
             **own,
         )
         runners.append(RunnerSpec(role, image, start, deadline_s))

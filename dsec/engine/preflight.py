@@ -228,6 +228,24 @@ def _check_maps(agents: int) -> None:
         )
 
 
+def check_pool(loaded: Loaded, physical: Callable[[], int] | None = None) -> None:
+    """Check that the pool can exist on this machine at all.
+
+    Raises:
+        ConfigError: it is larger than the memory.
+    """
+    pool = loaded.config.pool
+    most = (physical or _physical_bytes)()
+    if pool is not None and pool.size_mb << 20 > most:
+        path: KeyPath = ("pool", "size_mb")
+        said = f"{pool.size_mb:,} MB are more than all memory of this machine, {_size(most)}"
+        raise ConfigError([loaded.diagnostic(path, said)])
+
+
+def _physical_bytes() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def check_memory(loaded: Loaded, available: Callable[[], int | None] | None = None) -> None:
     """Check that the rings can exist, and that so many processes can.
 

@@ -109,6 +109,12 @@ class Recorder(AttendantServer):
                 return False
         return True
 
+    def settle(self, agent: str) -> None:
+        """It sees the end of a stream by itself, but not that there will be none."""
+        each = self.run.agents[agent]
+        if each.abandoned and self.name not in each.served:
+            self.tell(frames.Abandon(agent))
+
     def tick(self) -> None:
         """Don't wait for a full disk when nothing else is left to wait for."""
         super().tick()

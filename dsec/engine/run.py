@@ -9,6 +9,7 @@ it is known that they can be.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import platform
 import time
@@ -30,10 +31,11 @@ from dsec.engine.recount import recount
 from dsec.engine.showing import View, make_hooks
 from dsec.engine.stop import StopSignals
 from dsec.engine.summary import Exit, details, exit_code, totals
-from dsec.errors import ConfigError, DsecError, MachineError
+from dsec.errors import ConfigError, DsecError, MachineError, PoolOwned
 from dsec.ipc import memory, proc
 from dsec.report import RunReport
 from dsec.seeds import fresh_run_seed
+from dsec.sml.pool_shm import discard
 
 if TYPE_CHECKING:
     from dsec.kernel.supervisor import Supervisor
@@ -194,7 +196,12 @@ def _supervised(
         for start in (agent.runners[0].start for agent in spec.agents)
     ]
     ledger = footprint.Ledger()
-    report = _supervise(spec, view, Meter(shares, time.monotonic()), ledger)
+    try:
+        report = _supervise(spec, view, Meter(shares, time.monotonic()), ledger)
+    finally:
+        if spec.pool is not None and not spec.pool.persist:
+            with contextlib.suppress(PoolOwned):  # by somebody else, which was said
+                discard(spec.pool.name)  # its server may have been killed before it could do so
     ledger.supervisor_peak = footprint.own_peak_bytes()
     problems = config_problems(loaded, report, dry=False)
     if problems and not any(agent.steps for agent in report.agents.values()):
@@ -248,6 +255,7 @@ def _preflight(loaded: Loaded, agents: int) -> int:
     preflight.check_open_files(loaded)
     preflight.check_cores(loaded)
     open_files = preflight.check_limits(agents, preflight.spares(loaded))
+    preflight.check_pool(loaded)
     preflight.check_memory(loaded)
     return open_files
 

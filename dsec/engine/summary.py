@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from dsec.engine.footprint import Ledger
-from dsec.report import Death, Failover, RunReport
+from dsec.report import AtomsReport, Death, Failover, RunReport
 
 
 class Exit(enum.IntEnum):
@@ -36,6 +36,8 @@ def exit_code(report: RunReport) -> Exit:
     if report.drained:
         return Exit.INTERRUPTED
     if any(agent.state != "done" for agent in report.agents.values()):
+        return Exit.AGENTS_FAILED
+    if report.atoms is not None and report.atoms.lost:
         return Exit.AGENTS_FAILED
     return Exit.DONE
 
@@ -66,6 +68,7 @@ def totals(
         "lost": sum(agent.lost for agent in agents),
         "quarantined": sum(agent.state == "quarantined" for agent in agents),
         "memory": (ledger or Ledger()).totals(),
+        "atoms": _atoms(report.atoms) if report is not None else None,
         "run_dir": run_dir,
     }
     metrics = {
@@ -100,6 +103,7 @@ def details(report: RunReport, ledger: Ledger | None = None) -> dict[str, Any]:
                     for role, pinned in sorted(agent.pinned.items())
                     if pinned
                 },
+                "atom_seq": report.atoms.seq.get(agent.name) if report.atoms is not None else None,
                 "protection": {
                     role.name.lower(): msgspec.to_builtins(protection)
                     for role, protection in sorted(agent.protection.items())
@@ -111,6 +115,21 @@ def details(report: RunReport, ledger: Ledger | None = None) -> dict[str, Any]:
         "failovers_in_order": [failover_object(each) for each in report.failovers],
         "files": list(report.files),
         "interrupted": report.drained,
+    }
+
+
+def _atoms(atoms: AtomsReport | None) -> dict[str, Any] | None:
+    """What became of Agent State Atoms; None where the run had no pool."""
+    if atoms is None:
+        return None
+    return {
+        "captured": atoms.captured,
+        "captured_bytes": atoms.captured_bytes,
+        "kept": atoms.kept,
+        "kept_bytes": atoms.kept_bytes,
+        "on_disk": atoms.spilled,
+        "missing": {name: list(roles) for name, roles in sorted(atoms.missing.items())},
+        "problem": atoms.lost or atoms.problem or None,
     }
 
 

@@ -52,7 +52,7 @@ MISTAKES = [
     (
         "count: 2",
         "sync_interval: 5",
-        "c:5:5: agents[0].sync_interval: not available in this version: there is no pool",
+        "c:5:5: agents[0].sync_interval: there are no atoms without a pool: add `pool: {size_mb",
     ),
     (
         "count: 2",
@@ -269,6 +269,16 @@ def test_keys_with_x_are_a_place_for_anchors() -> None:
     assert problems == []
     assert config is not None
     assert (config.agents[0].count, config.agents[0].snapshot_interval) == (2, 7)
+
+
+def test_a_snapshot_lies_at_a_boundary() -> None:
+    text = GOOD.replace("count: 2", "sync_interval: 7") + "pool: {}\n"
+    config, [problem] = check(parse(text, "c"))
+    assert config is None
+    assert str(problem).startswith(
+        "c:5:5: agents[0].sync_interval: a snapshot lies at each 50 steps (snapshot_interval), "
+        "which is no multiple of 7"
+    )
 
 
 def test_values_of_keywords_are_never_quoted() -> None:

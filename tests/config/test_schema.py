@@ -126,12 +126,13 @@ def test_numbers_with_underscores_are_valid_as_the_text_that_editors_see() -> No
         "agents: [{name: a, env: {}, policy: {entry: 'a:b'}}]",
         "agents: [{name: a, env: {id: X, entry: 'a:b'}, policy: {entry: 'a:b'}}]",
         "agents: [{name: a, env: {id: X}, policy: {entry: ab}}]",
-        "agents: [{name: a, env: {id: X}, policy: {entry: 'a:b'}, sync_interval: 5}]",
+        "agents: [{name: a, env: {id: X}, policy: {entry: 'a:b'}, sync_interval: 0}]",
         "agents: [{name: a, env: {id: X}, policy: {entry: 'a:b'}, failover: {standby: hot}}]",
         "agents: [{name: ' ', env: {id: X}, policy: {entry: 'a:b'}}]",
         "agents: [{name: a, env: {id: X}, policy: {entry: 'a:b'}, deadlines: {step_s: 0}}]",
         "record: {format: csv}",
-        "pool: {}",
+        "pool: {backend: disk}",
+        "pool: {size_mb: 0}",
     ],
 )
 def test_what_loading_refuses_the_schema_marks(text: str, tmp_path: Path) -> None:

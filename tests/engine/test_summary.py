@@ -29,6 +29,7 @@ KEYS = [
     "lost",
     "quarantined",
     "memory",
+    "atoms",
     "run_dir",
 ]
 

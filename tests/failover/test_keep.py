@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsec.errors import SnapshotError
-from dsec.failover.keep import Keeper, Snapshot, newest
+from dsec.failover.keep import Keeper, Snapshot, heads, newest, read
 
 
 def snapshot(seq: int, *parts: bytes) -> Snapshot:
@@ -18,7 +18,9 @@ def snapshot(seq: int, *parts: bytes) -> Snapshot:
 
 
 def same(found: Snapshot | None, put: Snapshot) -> bool:
-    return found is not None and found[:-1] == put[:-1] and list(found.parts) == list(put.parts)
+    if found is None or list(found.parts) != list(put.parts):
+        return False
+    return found._replace(parts=()) == put._replace(parts=())
 
 
 @pytest.fixture
@@ -98,3 +100,27 @@ def test_what_is_no_kept_file_is_refused() -> None:
     with pytest.raises(SnapshotError, match="no memory file of snapshots"):
         newest(fd)
     os.close(fd)
+
+
+def test_what_is_for_atoms_only_is_not_a_successors() -> None:
+    """And of a history the boundaries are found, as long as they are there."""
+    keeper = Keeper("history", history=True)
+    try:
+        for seq in range(30):
+            parts = (b"state %d" % seq, b"beside") if seq % 5 == 0 else (b"state %d" % seq,)
+            boundary = seq % 5 == 0
+            keeper.put(snapshot(seq, *parts)._replace(boundary=boundary, beside=int(boundary)))
+            found = newest(keeper.fd)
+            assert found is not None
+            assert [bytes(part) for part in found.parts] == [b"state %d" % seq]
+        there = {head.seq: head for head in heads(keeper.fd)}
+        assert sorted(there) == [0, 5, 10, 15, 20, 25, 28, 29]
+        assert [seq for seq, head in there.items() if head.boundary] == [0, 5, 10, 15, 20, 25]
+        kept = read(keeper.fd, there[25])
+        assert kept is not None and kept.boundary and kept.beside == 1
+        assert bytes(kept.parts[1]) == b"beside"
+        keeper.put(snapshot(30, b"another")._replace(boundary=True))
+        assert read(keeper.fd, there[0]) is None, "it has been written over"
+        assert read(keeper.fd, there[28]) is not None, "and only that"
+    finally:
+        keeper.close()

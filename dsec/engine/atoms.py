@@ -1,0 +1,112 @@
+"""The server of the atoms as the kernel sees it: nobody waits for it but the end of an agent.
+
+What it says makes the report's figures of atoms. Its death stops nothing: it is started again, and
+gets what the roles keep; where it can't be kept alive the run goes on without atoms, says so, and
+ends with an exit code that is not 0.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dsec import tree
+from dsec.engine.attendant import AttendantServer
+from dsec.ipc import frames, segment
+from dsec.ipc.frames import AnyFrame, Role
+from dsec.ipc.segment import Segment
+from dsec.report import AtomsReport, Death
+
+if TYPE_CHECKING:
+    from dsec.kernel.agent import Agent
+    from dsec.kernel.supervisor import Supervisor
+    from dsec.spec import PoolSpec
+
+
+class Atoms(AttendantServer):
+    """The server of one run's atoms."""
+
+    def __init__(self, run: Supervisor, pool: PoolSpec) -> None:
+        super().__init__(run, "atoms", Role.SML, run.spec.recorder_image)
+        self._pool = pool
+        run.report.atoms = AtomsReport()
+
+    @property
+    def _report(self) -> AtomsReport:
+        assert self.run.report.atoms is not None, "made with this"
+        return self.run.report.atoms
+
+    @property
+    def holds_back(self) -> bool:
+        """It never does."""
+        return False
+
+    def first(self) -> AnyFrame:
+        """Which pool."""
+        pool, spec = self._pool, self.run.spec
+        return frames.PoolStart(
+            spec.run_dir, pool.name, pool.size_mb, pool.persist, spec.ranks or len(spec.agents)
+        )
+
+    def introduce(self, agent: Agent) -> None:
+        """Who it is, and what its roles keep by now."""
+        forked = tree.forked(agent.spec)
+        start = forked[0].start
+        roles = tuple(int(each.role) for each in forked)
+        self.tell(
+            frames.Enrol(
+                agent.name,
+                agent.spec.rank,
+                agent.spec.num_envs,
+                roles,
+                self._pool.snapshot_intervals[agent.spec.group],
+                start.reward_window,
+            )
+        )
+        for role, kept in agent.kept.items():
+            self.kept(agent.name, role, kept)
+
+    def kept(self, agent: str, role: Role, kept: Segment) -> None:
+        """Hand it on, to be read."""
+        if self.up and self.name not in self.run.agents[agent].served:
+            sections = frames.Sections(agent, int(role), kept.size)
+            self.tell(sections, [segment.readonly(kept.fd)])
+
+    def settle(self, agent: str) -> None:
+        """Have it take an agent's last atom."""
+        if self.name not in self.run.agents[agent].served:
+            self.tell(frames.Settled(agent))
+
+    def heard(self, frame: AnyFrame) -> bool:
+        """Count what it says; a pool that doesn't take an agent's first atom is too small."""
+        run = self.run
+        match frame:
+            case frames.Captured():
+                for each in frame.agents:
+                    if each.agent in run.agents:
+                        self._report.count(each)
+                if frame.problem and self._report.refuse(frame.problem):
+                    run.hooks.note("atoms", reason=frame.problem)
+                if frame.key:
+                    error = frames.ErrorInfo("PoolTooSmall", frame.problem, where=frame.key)
+                    run.fail("config", frame.problem, error)
+            case frames.Taken() if frame.agent in run.agents:
+                if frame.missing:
+                    self._report.missing[frame.agent] = frame.missing
+                self.done_with(run.agents[frame.agent])
+            case _:
+                return False
+        return True
+
+    def ended(self, death: Death | None) -> None:
+        """It is over: as it should be, or because it can't begin, or died too often."""
+        run, report = self.run, self._report
+        done = self.runner.said.get(frames.PoolDone) if self.runner is not None else None
+        if death is not None and not self.was_up and death.error is not None:
+            kind = "config" if death.error.where else "machine"
+            run.fail(kind, death.error.message, death.error)
+        elif death is not None:
+            report.lost = death.cause
+            run.hooks.note("atoms", reason=f"no more atoms are kept: {death.cause}")
+        elif done is not None:
+            report.kept, report.kept_bytes, report.spilled = done.atoms, done.nbytes, done.spilled
+        run.leave(self)
