@@ -408,8 +408,7 @@ class Pool(Model):
     )
     persist: bool = Field(
         default=False,
-        description="Let the segment outlive the run. The newest atom of each agent is on disk in "
-        "any case, in RUN_DIR/atoms.",
+        description="Let it outlive the run. Newest atoms are in RUN_DIR/atoms in any case.",
     )
 
 
