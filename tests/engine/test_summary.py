@@ -25,6 +25,7 @@ KEYS = [
     "mean_return",
     "deaths",
     "failovers",
+    "recycled",
     "failover_ms",
     "lost",
     "quarantined",
