@@ -113,7 +113,7 @@ def replay(run_dir: Path, agent: str, first: int, as_json: bool) -> int:
         if as_json:
             stdout.line(json.dumps({**said, **_replay_object(found)}))
         else:
-            for line in _replay_lines(agent, found):
+            for line in _replay_lines(agent, first, found):
                 stdout.line(line)
         if found.detail:
             stderr.line(found.detail.rstrip())
@@ -140,11 +140,12 @@ def _replay_object(found: Replay) -> dict[str, Any]:
     }
 
 
-def _replay_lines(agent: str, found: Replay) -> list[str]:
+def _replay_lines(agent: str, first: int, found: Replay) -> list[str]:
     atom = f" (begun at an atom before step {found.begin:,})" if found.begin else ""
+    since = f", compared from step {first:,} on" if first else ""
     match found.outcome:
         case "identical":
-            return [f"identical: {agent}, {found.step:,} steps{atom}"]
+            return [f"identical: {agent}, {found.step:,} steps{since}{atom}"]
         case "lost":
             return [
                 f"identical: {agent}, up to step {found.step:,}{atom}",

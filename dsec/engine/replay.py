@@ -26,7 +26,7 @@ import msgspec
 
 from dsec.config import agent_names, load
 from dsec.engine.plan import make_spec
-from dsec.errors import AgentsDiffer, MachineError, RecordingAbsent
+from dsec.errors import AgentsDiffer, LengthsDiffer, MachineError, RecordingAbsent
 from dsec.ipc import frames, launch
 from dsec.ipc.frames import FailoverSettings, Phase, Role
 from dsec.report import signal_name
@@ -69,6 +69,7 @@ def replay(run_dir: Path, agent: str, first: int = 0) -> Replay:
     Raises:
         RecordingAbsent: no run has been there, or it kept no recording.
         AgentsDiffer: it had no such agent.
+        LengthsDiffer: it has no step `first`.
         ConfigError: its configuration can't be read any more.
         MachineError: no process can be started.
     """
@@ -84,7 +85,12 @@ def replay(run_dir: Path, agent: str, first: int = 0) -> Replay:
         "ppid": os.getpid(),
     }
     with tempfile.TemporaryFile() as stderr:
-        return _Process(run_dir, msgspec.msgpack.encode(job), stderr).result(runner.deadline_s)
+        found = _Process(run_dir, msgspec.msgpack.encode(job), stderr).result(runner.deadline_s)
+    if found.outcome == "identical" and first and first >= found.step:
+        raise LengthsDiffer(
+            f"{agent} has {found.step:,} steps in {run_dir}: none from step {first:,} on"
+        )
+    return found
 
 
 def _runner(run_dir: Path, agent: str) -> RunnerSpec:

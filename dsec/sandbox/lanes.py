@@ -339,7 +339,9 @@ class Lanes:
             )
 
     def hear(self) -> None:
-        """Take in what the kernel has told since the last time."""
+        """Take in what the kernel has told since the last time; of a closed one, nothing."""
+        if self._closed:
+            return
         try:
             while (got := self._kernel.receive(0.0)) is not None:
                 datagrams.close_fds(got[1])

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from dsec.engine import replay
-from dsec.errors import AgentsDiffer, JournalError, RecordingAbsent
+from dsec.errors import AgentsDiffer, JournalError, LengthsDiffer, RecordingAbsent
 from dsec.ipc.frames import EnvSettings
 from dsec.recording.verify import verify
 from dsec.runners import convert
@@ -193,11 +193,21 @@ def test_a_replay_outlives_its_environment(world: World, what: str, words: str) 
 
 
 def test_what_cannot_be_replayed_is_said_by_name(world: World) -> None:
-    folder, _ = world
+    folder, order = world
     with pytest.raises(RecordingAbsent, match=r"no config\.yaml"):
         replay(folder / "gone", "walk-000")
     with pytest.raises(AgentsDiffer, match="there are walk-000, walk-001"):
         replay(folder / "a", "wolk")
+    order.write_text("")
+    with pytest.raises(LengthsDiffer, match=r"walk-000 has 60 steps .* none from step 60 on"):
+        replay(folder / "a", "walk-000", 60)
+
+
+def test_a_replay_says_what_it_compared(world: World) -> None:
+    folder, order = world
+    order.write_text("")
+    done = call(folder, "replay", folder / "a", "--agent", "walk-000", "--from", "59")
+    assert done.stdout == "identical: walk-000, 60 steps, compared from step 59 on\n"
 
 
 def test_without_pyarrow_tables_say_what_they_need(

@@ -52,6 +52,7 @@ def test_goes_on_bit_identical(standby: str) -> None:
         survived = env.failovers
         assert len(survived) == kills == 8
         assert all(each.exact and each.role == "env" for each in survived)
+    assert env.failovers == survived, "they can be read when it is closed, too"
 
 
 @pytest.mark.guarantee("G3")
