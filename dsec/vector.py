@@ -426,9 +426,9 @@ class IsolatedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
 def _raise(told: Mapping[int, Told]) -> None:
     """Raise what an environment has raised, if one has."""
     for _, infos in told.values():
-        raised = infos[0].get("dsec", {}).get("raised") if "dsec" in infos[0] else None
+        raised = remote.raised(infos[0]) if "dsec" in infos[0] else None
         if raised is not None:
-            raise remote.exception(raised)
+            raise raised
 
 
 def _checked_mask(mask: Any, count: int) -> NDArray[np.bool_]:

@@ -21,7 +21,7 @@ from dsec.runners import env, requests, seeds
 from dsec.runners.chaos import with_faults
 from dsec.runners.heir_env import Standing
 from dsec.runners.loop import Session
-from dsec.runners.stage import LATER, NEXT_STEP, Stage, as_reward, no_step
+from dsec.runners.stage import LATER, NEXT_STEP, NotCarried, Stage, as_reward, no_step
 from dsec.runners.transitions import GRAIN_BITS
 from dsec.runners.wiring import Wiring
 
@@ -226,7 +226,11 @@ class CallerWorker(env.EnvWorker):
         session = self._session
         if self._requests.closing:
             session.draining = session.attention = True
-        published = self._publish(seq, irregular, views)
+        try:
+            published = self._publish(seq, irregular, views)
+        except NotCarried as error:
+            self._not_carried(views, error)
+            published = self._publish(seq, True, views)
         self._seq = seq
         if not self._protected:
             self._look_protected()
@@ -246,6 +250,13 @@ class CallerWorker(env.EnvWorker):
         grid = self._grid
         self._stage.at = 0
         self._requests.raised(error, grid.obs.pick(row), grid.reward[row], grid.flags[row])
+
+    def _not_carried(self, views: Any, error: NotCarried) -> None:
+        """The environments have done what was asked; what they told of it can't leave here."""
+        row = self._room()  # that of the record which lies there, not yet published
+        self._stage.at = len(self._stage.envs)
+        told = TypeError(f"it can't be carried to the calling process: {error}")
+        self._requests.raised(told, views, self._grid.reward[row], self._grid.flags[row])
 
     def _room(self) -> int:
         return self._session.claim(self._outbox, self._record.fixed_bytes) >> GRAIN_BITS

@@ -316,7 +316,7 @@ class Stage:
         try:
             return self.record.encode_tail(obs, self.finals, self.infos)
         except ValueCodecError as error:
-            raise UserCodeError(
+            raise NotCarried(
                 f"{error}. An info may hold numbers, texts, arrays, and lists, tuples, sets and"
                 " dicts of these; remove the rest in a wrapper"
             ) from None
@@ -332,6 +332,10 @@ class Stage:
         """Nothing is left to tell."""
         self.finals = {}
         self.infos = [{} for _ in self.envs]
+
+
+class NotCarried(UserCodeError):
+    """An info holds something that can't leave this process."""
 
 
 def _tell_nobody(_phase: int, _seq: int) -> None:

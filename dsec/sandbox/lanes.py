@@ -251,9 +251,9 @@ class Lanes:
     def _answers(self, which: Sequence[int]) -> dict[int, Told]:
         answers = {lane: self.told(lane) for lane in which}
         for _, infos in answers.values():
-            raised = infos[0].get("dsec", {}).get("raised")
+            raised = remote.raised(infos[0])
             if raised is not None:
-                raise remote.exception(raised)
+                raise raised
         return answers
 
     def _send_each(self) -> None:

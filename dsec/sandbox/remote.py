@@ -8,6 +8,7 @@ message; its traceback is in the notes.
 from __future__ import annotations
 
 import builtins
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
@@ -68,6 +69,16 @@ def generator(state: Any) -> np.random.Generator:
     bits = _GENERATORS[state["bit_generator"]]()
     bits.state = state
     return np.random.Generator(bits)
+
+
+def raised(info: Mapping[str, Any]) -> Exception | None:
+    """The exception that an info stands for, if it does: an environment may have a "dsec" of its
+    own in what it tells."""
+    ours = info.get("dsec")
+    told = ours.get("raised") if isinstance(ours, dict) else None
+    if isinstance(told, dict) and told.keys() == {"type", "message", "traceback"}:
+        return exception(told)
+    return None
 
 
 def exception(told: dict[str, str]) -> Exception:

@@ -277,9 +277,9 @@ class TrackedEnv(gymnasium.Env[Any, Any]):
         """The info of the step; raise what the environment raised in it."""
         lanes: Lanes = self._lanes
         _, (info,) = lanes.told(0)
-        raised = info.get("dsec", {}).get("raised") if "dsec" in info else None
+        raised = remote.raised(info) if "dsec" in info else None
         if raised is not None:
-            raise remote.exception(raised)
+            raise raised
         return info
 
     def _end_as_lost(self) -> Any:

@@ -205,3 +205,21 @@ def test_nothing_is_left_of_a_program_s_sandbox(end: str) -> None:
     if Path(f"/proc/{fork}").exists():
         os.kill(int(fork), signal.SIGKILL)
     program.stdout.close()
+
+
+@pytest.mark.guarantee("G3")
+def test_what_can_not_be_told_is_an_exception_and_no_death() -> None:
+    with AgentSandbox("tests.sandbox.worlds:Telling", env_kwargs={"at": 2}) as sandbox:
+        env = sandbox.get_env()
+        env.reset(seed=1)
+        env.step(0)
+        with pytest.raises(TypeError, match=r'infos\[0\]\["lock"\]: .*object has no place'):
+            env.step(0)
+        done = env.get_wrapper_attr("steps")
+        obs, reward, _, _, info = env.step(0)  # it has done the step before, too
+        assert (done, obs[0], reward, info) == (2, 3.0, 3.0, {"dsec": 5})
+        env.at = 0
+        with pytest.raises(TypeError, match="lock"):
+            env.reset(seed=1)
+        assert env.step(0)[0][0] == 1.0
+        assert env.failovers == []

@@ -277,3 +277,21 @@ def test_waiting_has_a_limit() -> None:
 def test_mistakes_are_told(change: Callable[[], Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         change()
+
+
+@pytest.mark.parametrize("autoreset", MODES)
+def test_what_one_can_not_tell_is_raised_and_all_go_on(autoreset: AutoresetMode) -> None:
+    told: dict[str, Any] = {"env_kwargs": {"at": 9}, "autoreset_mode": autoreset}
+    envs = make_vec("tests.sandbox.worlds:Telling", 4, envs_per_process=2, **told)
+    try:
+        envs.reset(seed=1)
+        envs.set_attr("at", [9, 9, 9, 2])
+        none = np.zeros(4, np.int64)
+        envs.step(none)
+        with pytest.raises(TypeError, match=r'infos\[1\]\["lock"\]'):
+            envs.step(none)
+        obs, rewards, _, _, infos = envs.step(none)
+        assert obs.ravel().tolist() == rewards.tolist() == [3.0] * 4
+        assert infos["dsec"].tolist() == [0, 0, 0, 5] and envs.failovers == []
+    finally:
+        envs.close()

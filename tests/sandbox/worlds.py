@@ -136,3 +136,27 @@ class Counted:
     def compute(self, transitions: Any) -> Any:
         self.count += 1
         return 2 * transitions.env_reward + self.count / 1000
+
+
+class Telling(gymnasium.Env[Any, Any]):
+    """Tells in step `at` (0: in its resets) what no other process can be told, and has a "dsec" of
+    its own in the next."""
+
+    def __init__(self, at: int) -> None:
+        self.observation_space = spaces.Box(0, 1e6, (1,), np.float64)
+        self.action_space = spaces.Discrete(2)
+        self.at, self.steps = at, 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(1), {} if self.at or options else {"lock": object()}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        info: dict[str, Any] = {"lock": object()} if self.steps == self.at else {}
+        if self.steps == self.at + 1:
+            info = {"dsec": 5}
+        return np.full(1, float(self.steps)), float(self.steps), False, False, info
