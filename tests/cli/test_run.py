@@ -22,6 +22,7 @@ pytestmark = pytest.mark.slow
 COMMAND: list[str | Path] = [sys.executable, "-m", "dsec.cli.kernel"]
 KEYS = {
     "agents",
+    "atoms",
     "steps",
     "episodes",
     "seconds",
@@ -34,6 +35,7 @@ KEYS = {
     "lost",
     "memory",
     "quarantined",
+    "recycled",
     "run_dir",
 }
 GOOD = """\
