@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-STALL_S = 5.0
+STALL_S = 1.0
 
 K = TypeVar("K")
 

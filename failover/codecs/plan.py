@@ -12,6 +12,7 @@ they are as much of a runner's state as its attributes.
 
 from __future__ import annotations
 
+import importlib
 import random
 import sys
 import types
@@ -250,6 +251,8 @@ class AttributePlan:
             raise SnapshotError(f"these bytes are no state of an object: {error}") from None
         if form != FORMAT or len(heads) != len(contents) or len(more_heads) != len(more):
             raise SnapshotError(f"these bytes are no state of an object of the format {FORMAT!r}")
+        if "torch" in names:
+            _load_torch()
         self._kinds = {**KINDS, **self._natives()}
         roots = self._roots | (global_roots(self._kinds) if self._globals_too else {})
         if names[: len(self._roots)] != list(self._roots):
@@ -278,6 +281,20 @@ class AttributePlan:
         for name, ref in zip(names, refs, strict=True):
             if reader.value(ref) is not roots[name]:
                 raise SnapshotError(f"{name} is of another class than in the state")
+
+
+def _load_torch() -> None:
+    """The state has torch's generator: what imports torch late here must find it as it was there.
+
+    Raises:
+        SnapshotError: there is no torch here.
+    """
+    if "torch" in sys.modules:
+        return
+    try:
+        importlib.import_module("torch")
+    except ImportError as error:
+        raise SnapshotError(f"the state has a part torch, which can't be loaded: {error}") from None
 
 
 def _step(key: Any) -> str:

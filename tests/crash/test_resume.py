@@ -89,10 +89,14 @@ def interrupted(
 ) -> Path:
     """A run that was ended when each of its agents had done some steps."""
     out = folder / "run"
+    everybody = len(plans([PLAIN, STACK]))
+
+    def under_way() -> bool:
+        done = runs.committed(out)
+        return len(done) == everybody and min(done.values()) > 1000
+
     with watchdog.Watched(runs.argv(config, out), folder / "streams") as program:
-        program.until(
-            lambda: min(runs.committed(out).values(), default=0) > 1000, 60, "1,000 transitions"
-        )
+        program.until(under_way, 60, "1,000 transitions of each agent")
         end(program)
         assert program.wait(30) in codes, program.tails()
         watchdog.until(lambda: not runs.remains(program), 10, "the end of every process")

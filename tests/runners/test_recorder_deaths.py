@@ -220,8 +220,8 @@ def test_a_recorder_started_anew_after_the_conversion_finds_the_tables(
         before=(
             "import os\n"
             "from dsec.runners import convert\n"
-            "def die(*args, real=convert.convert):\n"
-            "    real(*args)\n"
+            "def die(*args, real=convert.convert, **options):\n"
+            "    real(*args, **options)\n"
             "    os.kill(os.getpid(), 9)\n"
             "convert.convert = die\n"
         )
