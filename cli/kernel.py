@@ -25,7 +25,7 @@ from dsec.cli.stream import SafeStream, standard_streams
 
 if TYPE_CHECKING:
     from dsec.config import Override
-    from dsec.engine import Outcome
+    from dsec.engine import Outcome, RunOptions
 
 EPILOG = """\b
 Exit codes: 0 all done, 1 some agents failed, 2 the configuration is wrong,
@@ -109,26 +109,64 @@ def run(
     if allowed and resume is None:
         raise click.UsageError("--allow is for --resume.")
 
-    def main() -> int:
+    def options() -> RunOptions:
         from dsec import engine
 
-        stdout, stderr = standard_streams()
+        overrides = _overrides(sets, steps, seed)
+        return engine.RunOptions(config, overrides, out, tuple(sys.argv), resume, allowed)
 
-        def work() -> Outcome:
-            from dsec.cli.view import TerminalView
+    return _guarded(lambda: _ran(options, as_json, verbose), as_json)
 
-            overrides = _overrides(sets, steps, seed)
-            argv = tuple(sys.argv)
-            options = engine.RunOptions(config, overrides, out, argv, resume, allowed)
-            view = TerminalView(stderr if as_json else stdout, stderr, verbose=verbose)
-            try:
-                return engine.run(options, view)
-            finally:
-                view.close()
 
-        return _finish(_caught(work), stdout, stderr, as_json=as_json)
+@cli.command()
+@click.argument("run_dir", type=click.Path(path_type=Path))
+@click.option("--agent", required=True, metavar="NAME", help="The agent, by its full name.")
+@click.option(
+    "--atom",
+    type=click.IntRange(min=0),
+    metavar="SEQ",
+    help="The step of the atom; default newest.",
+)
+@click.option(
+    "--index",
+    type=click.IntRange(0, 2**31),
+    default=0,
+    metavar="K",
+    help="Which fork of this atom, from 0: each has random streams of its own.",
+)
+@click.option("--out", type=click.Path(path_type=Path), help="The run directory; default runs/….")
+@click.option(
+    "--steps",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Environment steps of the agent in all, those before the atom included; default: what it "
+    "had to do.",
+)
+@_json
+@_verbose
+def fork(
+    run_dir: Path,
+    agent: str,
+    atom: int | None,
+    index: int,
+    out: Path | None,
+    steps: int | None,
+    as_json: bool,
+    verbose: bool,
+) -> int:
+    """Begin a new run with one agent of RUN_DIR, from an atom of it.
 
-    return _guarded(main, as_json)
+    Its state is what it was there, but whatever is random in it goes on with other numbers, in the
+    environment, the policy and the reward. The same atom and index give the same run again.
+    """
+
+    def options() -> RunOptions:
+        from dsec import engine
+
+        found = engine.Fork(run_dir, agent, atom, index, steps)
+        return engine.RunOptions(None, (), out, tuple(sys.argv), fork=found)
+
+    return _guarded(lambda: _ran(options, as_json, verbose), as_json)
 
 
 @cli.command()
@@ -191,6 +229,24 @@ def schema() -> int:
     signals.let_in()
     standard_streams()[0].line(json.dumps(json_schema(), indent=2))
     return 0
+
+
+def _ran(options: Callable[[], RunOptions], as_json: bool, verbose: bool) -> int:
+    """A run from its options, which may be wrong, to its exit code."""
+    stdout, stderr = standard_streams()
+
+    def work() -> Outcome:
+        from dsec import engine
+        from dsec.cli.view import TerminalView
+
+        chosen = options()
+        view = TerminalView(stderr if as_json else stdout, stderr, verbose=verbose)
+        try:
+            return engine.run(chosen, view)
+        finally:
+            view.close()
+
+    return _finish(_caught(work), stdout, stderr, as_json=as_json)
 
 
 def _overrides(sets: Sequence[str], steps: str | None, seed: str | None) -> list[Override]:

@@ -197,6 +197,14 @@ class RunDirAbsent(MachineError):
     """What was named as a run directory is none."""
 
 
+class AgentUnknown(MachineError):
+    """A run has no agent of this name."""
+
+
+class NothingToFork(MachineError):
+    """An agent has no atom that another one could begin from, or has nothing left to do there."""
+
+
 class AtomError(PeerError):
     """Bytes that should be an Agent State Atom are none that this version can use."""
 

@@ -45,7 +45,8 @@ class RandomPolicy:
             self._space.seed(seed)
         self._block: NDArray[Any] = np.empty(0)
         self._rows: Iterator[Any] = iter(self._block)
-        self._before = self._random.bit_generator.state
+        self._before = np.random.default_rng(0)  # as it was before the block
+        self._note()
 
     def act(self, obs: Any) -> Any:
         """Return random actions, whatever the observations."""
@@ -58,21 +59,26 @@ class RandomPolicy:
         if self._draw is None:
             assert self._space is not None, "made where nothing is drawn in blocks"
             return self._space.sample()
-        self._before = self._random.bit_generator.state
+        self._note()
         self._block = self._draw()
         self._rows = iter(self._block)
         return next(self._rows)
 
+    def _note(self) -> None:
+        self._before.bit_generator.state = self._random.bit_generator.state
+
     def get_state(self) -> dict[str, Any]:
         """Where it is: the generator before the current block, and how much of that is left."""
         left = int(self._rows.__length_hint__())  # type: ignore[attr-defined]
-        random = self._before if left else self._random.bit_generator.state
-        return {"random": random, "left": left, "space": self._space}
+        if not left:
+            self._note()
+        return {"random": self._before, "left": left, "space": self._space}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on from there."""
         self._space = state["space"]
-        self._random.bit_generator.state = self._before = state["random"]
+        self._random.bit_generator.state = state["random"].bit_generator.state
+        self._note()
         self._rows = iter(self._block[:0])
         if self._draw is not None and state["left"]:
             self._block = self._draw()

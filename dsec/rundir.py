@@ -30,7 +30,7 @@ LOCK_FILE = "lock"
 # began, and may begin again.
 TRACES = (
     "kernel.json", "summary.json", "config.yaml", "journal.dsj", "kept.dsj", "recording", "atoms",
-    "logs",
+    "parent.atom", "logs",
 )  # fmt: skip
 
 
@@ -79,8 +79,12 @@ class RunDir:
         Raises:
             MachineError: it can't be written.
         """
+        self.write_bytes(name, text.encode())
+
+    def write_bytes(self, name: str, data: bytes) -> None:
+        """As `write_text`."""
         try:
-            _write_whole(self.path, name, text.encode())
+            _write_whole(self.path, name, data)
         except OSError as error:
             raise _cannot_write(self.path / name, error) from None
 

@@ -13,6 +13,7 @@ import secrets
 # Part of the digest's input. A change of the derivation gets a new word here, so that a seed of one
 # version can't be taken for that of another.
 _DOMAIN = b"dsec/agent-seed/1"
+_FORK_DOMAIN = b"dsec/fork-seed/1"
 
 
 def agent_seed(run_seed: int, name: str) -> str:
@@ -24,6 +25,20 @@ def agent_seed(run_seed: int, name: str) -> str:
     """
     digest = hashlib.sha256(_DOMAIN + b"\0" + run_seed.to_bytes(8, "little") + name.encode())
     return digest.hexdigest()[:32]
+
+
+def fork_seed(run_seed: int, name: str, atom: int, index: int) -> int:
+    """The seed of a run whose agent was forked: at least 0, less than 2**63.
+
+    Args:
+        run_seed: of the run that it was forked from.
+        name: the agent's full name.
+        atom: the id of the atom.
+        index: which of this atom's forks.
+    """
+    text = f"{run_seed}/{atom}/{index}/{name}"
+    digest = hashlib.sha256(_FORK_DOMAIN + b"\0" + text.encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
 
 
 def fresh_run_seed() -> int:

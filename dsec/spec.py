@@ -54,7 +54,8 @@ class AgentSpec:
     Of its runners that are lost at most `restarts_max` are replaced in any `restarts_period_s`;
     with 0 none is, and the agent is quarantined. `first` is the first transition that is recorded
     of it: 0, but for one that goes on where what came before is not in this recording. `rank` is
-    its place in the configuration, whoever else is in this run.
+    its place in the configuration, whoever else is in this run. Of one that was forked `parent` is
+    the id of the atom that it began from, and `fork_index` which of that one's forks it is.
     """
 
     name: str
@@ -65,6 +66,8 @@ class AgentSpec:
     restarts_period_s: float = 60.0
     first: int = 0
     rank: int = 0
+    parent: int | None = None
+    fork_index: int = 0
 
 
 @dataclass(frozen=True, slots=True)

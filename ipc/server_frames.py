@@ -119,7 +119,8 @@ class Enrol(Frame, tag="enrol", frozen=True):
 
     `rank` is its place among the agents, `roles` those that give sections, `snapshot_interval` the
     steps between two atoms of which the latest few are kept (those between give way to the next),
-    `window` the length of its reward history.
+    `window` the length of its reward history. Of an agent that was forked `parent` is the id of the
+    atom that it began from, and `fork_index` which of that one's forks it is.
     """
 
     agent: str
@@ -128,6 +129,8 @@ class Enrol(Frame, tag="enrol", frozen=True):
     roles: tuple[int, ...]
     snapshot_interval: int
     window: int
+    parent: int | None = None
+    fork_index: int = 0
 
 
 class Sections(Frame, tag="sections", frozen=True):

@@ -3,7 +3,8 @@
 Whoever continues an agent whose rings are gone begins here, whatever its role: after it was
 constructed, before it is ready, and nothing is done to the restored object in between. This file
 knows the atom and the codecs; what a runner does with its first sequence number is its own affair.
-Only the part of the own role is given to a codec.
+Only the part of the own role is given to a codec. An agent that was forked from another one gets
+random streams of its own in the same moment.
 
 The env's part has the observation that stood before the first action, as it lay in the ring: the
 policy, whose ring is empty, too, must see it.
@@ -17,10 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsec.errors import AtomError, DsecError, SnapshotError
-from dsec.failover.codecs import object_codec_named
+from dsec.failover.codecs import object_codec_named, seeded_anew
 from dsec.ipc import overflow, recall
 from dsec.ipc.frames import Origin, Phase
 from dsec.ipc.ring import FLAG_OVERFLOW, Outbox
+from dsec.runners import seeds
 from dsec.runners.keeping import Keeping, StateKeeping
 from dsec.runners.loop import Session
 from dsec.runners.protect import bind
@@ -69,7 +71,7 @@ def restore_stage(session: Session, stage: Stage) -> tuple[bytes, Keeping | None
                 f" observation; the agent has {len(stage.envs)} environments"
             )
         keeping, restore = bind(session, stage, _codec(found))
-        restore([part.data for part in found])
+        restore([_state(session, part, number) for number, part in enumerate(found)])
         stage.episodes = atom.manifest.episode
         stage.restored()
     return atom.observation, None if session.start.failover.standby == "none" else keeping
@@ -96,7 +98,7 @@ def restore_actor(session: Session, actor: Any, kind: str) -> StateKeeping | Non
         if part is None:
             raise SnapshotError(f"it holds nothing of the {kind}")
         codec = object_codec_named(_codec([part]), actor)
-        codec.restore(part.data)
+        codec.restore(_state(session, part))
     if session.start.failover.standby == "none":
         return None
     capture: Callable[[], bytes] = codec.capture
@@ -132,6 +134,16 @@ def _read(origin: Origin) -> Atom:
     if atom.manifest.seq != origin.seq:
         raise AtomError(f"it is of sequence number {atom.manifest.seq}, not {origin.seq}")
     return atom
+
+
+def _state(session: Session, part: Snapshot, number: int = 0) -> bytes:
+    """What a codec restores: the state as it was, or with streams of its own for one that was
+    forked."""
+    start = session.start
+    if start.origin is None or not start.origin.fork:
+        return part.data
+    seed = seeds.derive(start.seed, session.role.name.lower(), "fork", number, bits=128)
+    return seeded_anew(_codec([part]), part.data, seed)
 
 
 def _codec(parts: Sequence[Snapshot]) -> str:

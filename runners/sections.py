@@ -126,6 +126,8 @@ def make_atom(
             rollout=policy.counted if policy is not None else 0,
             seq=cut.seq,
             chain=chain,
+            parent=agent.parent,
+            fork_index=agent.fork_index,
         ),
         env=_envs(env) if env is not None else (),
         observation=bytes(env.parts[-1]) if env is not None else b"",

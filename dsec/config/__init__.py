@@ -15,7 +15,7 @@ from dsec.config.changes import Change, changes, refusals
 from dsec.config.check import agent_names, check
 from dsec.config.models import Agent, Chaos, Config
 from dsec.config.overrides import Override, apply, parse_override
-from dsec.config.source import KeyPath, Source, dotted, read_file, render
+from dsec.config.source import KeyPath, Source, dotted, parse, read_file, render
 from dsec.errors import ConfigError, Diagnostic
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "dump",
     "json_schema",
     "load",
+    "loads",
     "parse_override",
     "refusals",
 ]
@@ -58,6 +59,19 @@ def load(path: Path | str, overrides: Iterable[Override] = ()) -> Loaded:
     source = read_file(Path(path))
     for override in overrides:
         apply(source, override)
+    return _checked(source)
+
+
+def loads(text: str, file: str) -> Loaded:
+    """As `load`, of a text that is to be this file.
+
+    Raises:
+        ConfigError: with every mistake found.
+    """
+    return _checked(parse(text, file))
+
+
+def _checked(source: Source) -> Loaded:
     config, problems = check(source)
     if config is None:
         raise ConfigError(problems)

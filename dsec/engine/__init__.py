@@ -9,6 +9,7 @@ or torch, so nothing here does.
 from __future__ import annotations
 
 from dsec.engine.advice import advice
+from dsec.engine.fork import Fork
 from dsec.engine.progress import Snapshot
 from dsec.engine.replay import Replay, replay
 from dsec.engine.run import Outcome, RunOptions, guard, run, validate
@@ -21,6 +22,7 @@ __all__ = [
     "Death",
     "Exit",
     "Failover",
+    "Fork",
     "Outcome",
     "Replay",
     "RunOptions",

@@ -60,6 +60,8 @@ class Atoms(AttendantServer):
                 roles,
                 self._pool.snapshot_intervals[agent.spec.group],
                 start.reward_window,
+                agent.spec.parent,
+                agent.spec.fork_index,
             )
         )
         for role, kept in agent.kept.items():

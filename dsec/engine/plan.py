@@ -67,12 +67,13 @@ class Beginning:
     Attributes:
         origin: the atom that it goes on from; None: at its beginning after all.
         first: the first transition that is recorded of it.
-        seed: its own seed, where that doesn't follow from the run's and its name.
+        parent, fork_index: of one that was forked: the atom's id, and which of its forks it is.
     """
 
     origin: Origin | None = None
     first: int = 0
-    seed: str = ""
+    parent: int | None = None
+    fork_index: int = 0
 
 
 def make_spec(
@@ -115,8 +116,8 @@ def make_spec(
             rank = next(ranks)
             start = (starts or {}).get(name, Beginning())
             if start is not None and not (dry and number):
-                begun = replace(start, seed=start.seed or agent_seed(seed, name))
-                agents.append(_alike(model, name, rank, shares[rank], begun))
+                own = agent_seed(seed, name)
+                agents.append(_alike(model, name, own, rank, shares[rank], start))
         try:
             for runner in model.runners:
                 frames.encode(runner.start)
@@ -220,11 +221,13 @@ def agent_spec(
     )
 
 
-def _alike(model: AgentSpec, name: str, rank: int, quota: Quota, start: Beginning) -> AgentSpec:
+def _alike(
+    model: AgentSpec, name: str, seed: str, rank: int, quota: Quota, start: Beginning
+) -> AgentSpec:
     """An agent of an entry. They share what is the same: there may be thousands."""
     changes = {
         "agent": name,
-        "seed": start.seed,
+        "seed": seed,
         "steps": quota.steps,
         "episodes": quota.episodes,
         "origin": start.origin,
@@ -233,7 +236,10 @@ def _alike(model: AgentSpec, name: str, rank: int, quota: Quota, start: Beginnin
         replace(each, start=msgspec.structs.replace(each.start, **changes))
         for each in model.runners
     )
-    return replace(model, name=name, runners=tuple(runners), rank=rank, first=start.first)
+    return replace(
+        model, name=name, runners=tuple(runners), rank=rank, first=start.first,
+        parent=start.parent, fork_index=start.fork_index,
+    )  # fmt: skip
 
 
 def _failover(agent: Agent) -> FailoverSettings:

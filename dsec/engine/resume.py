@@ -27,7 +27,7 @@ from dsec.config import (
     load,
     refusals,
 )
-from dsec.engine import origins
+from dsec.engine import fork, origins
 from dsec.engine.origins import Found, Wanted
 from dsec.engine.plan import Beginning, Quota, quotas
 from dsec.errors import ConfigError, JournalError, MachineError
@@ -106,6 +106,7 @@ def look(directory: RunDir, loaded: Loaded, changed: list[Change]) -> Past:
     path, config = directory.path, loaded.config
     past = Past(changed=changed, recorded=config.record.format != "none")
     past.facts = _earlier(path)
+    root = fork.lineage(path)
     known: dict[str, AgentIndex] = {}
     if past.recorded:
         past.journal, known = _journal(path)
@@ -113,7 +114,7 @@ def look(directory: RunDir, loaded: Loaded, changed: list[Change]) -> Past:
     for rank, (name, width, share) in enumerate(_agents(config)):
         shares[name] = share, width
         index = known.get(name)
-        past.starts[name] = Beginning()
+        past.starts[name] = root.beginning(path) if root is not None else Beginning()
         if index is not None and _is_done(index, share):
             past.starts[name] = None
             past.done[name] = _report(config, index)
@@ -125,9 +126,13 @@ def look(directory: RunDir, loaded: Loaded, changed: list[Change]) -> Past:
             wanted.append(Wanted(name, rank, most))
     found, past.notes = origins.newest(path / origins.FOLDER, wanted)
     for name, atom in found.items():
-        _begin_from(past, name, atom, *shares[name])
+        _begin_from(past, name, atom, *shares[name], root)
     anew = [each.name for each in wanted if each.name not in found and each.most]
-    if anew:
+    if anew and root is not None:
+        past.notes.append(
+            f"no atom of its own, so from that it was forked from again: {root.agent}"
+        )
+    elif anew:
         named = ", ".join(anew[:5]) + (f" and {len(anew) - 5} more" if len(anew) > 5 else "")
         past.notes.append(f"no atom to go on from, so from the beginning again: {named}")
     if not wanted:
@@ -138,14 +143,18 @@ def look(directory: RunDir, loaded: Loaded, changed: list[Change]) -> Past:
     return past
 
 
-def _begin_from(past: Past, name: str, atom: Found, share: Quota, width: int) -> None:
+def _begin_from(
+    past: Past, name: str, atom: Found, share: Quota, width: int, root: fork.Lineage | None
+) -> None:
     seq, episodes = atom.manifest.seq, atom.manifest.episode
     ending = seq * width >= share.steps if share.steps else episodes >= share.episodes
     if ending:
         past.ending |= {name}
     origin = Origin(str(atom.path), seq)
-    past.starts[name] = Beginning(origin, first=0 if past.recorded else seq)
-    past.before[name] = seq * width, episodes
+    since = (root.seq, root.episode) if root is not None else (0, 0)
+    parent = atom.manifest.parent, atom.manifest.fork_index
+    past.starts[name] = Beginning(origin, since[0] if past.recorded else seq, *parent)
+    past.before[name] = (seq - since[0]) * width, episodes - since[1]
 
 
 def begin(directory: RunDir, past: Past) -> None:
@@ -184,7 +193,7 @@ def _journal(path: Path) -> tuple[Path | None, dict[str, Any]]:
         if any((path / "recording").glob("*.parquet")):
             raise MachineError(
                 f"the run in {path} came to its end, and its recording is closed",
-                "Let an agent of it go on in a run of its own: dsec-kernel fork",
+                "Let an agent of it go on in a run of its own: dsec-kernel fork RUN_DIR --agent NAME",
             )
         if (path / "summary.json").exists():
             raise _unfit(path, "its journal is gone")
@@ -240,7 +249,8 @@ def _earlier(path: Path) -> dict[str, Any]:
     if not isinstance(known, dict):
         return {}
     earlier = known.pop("earlier", [])
-    return {"earlier": [*(earlier if isinstance(earlier, list) else []), known]}
+    forked = {"forked": known.pop("forked")} if "forked" in known else {}
+    return forked | {"earlier": [*(earlier if isinstance(earlier, list) else []), known]}
 
 
 def facts(past: Past) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from dsec import __version__, rundir, signals
 from dsec.config import Loaded, Override, dump, load
 from dsec.engine import footprint, preflight
+from dsec.engine import fork as forking
 from dsec.engine import resume as resuming
 from dsec.engine.advice import remedy
 from dsec.engine.diagnose import config_problems
@@ -47,10 +48,12 @@ class RunOptions:
     """What to run.
 
     Attributes:
-        config: the file; None, where a run is resumed: the one that it began with.
+        config: the file; None, where a run is resumed: the one that it began with; and in a fork,
+            which takes it from the run that it forks.
         out: the run directory; None: a new one below ./runs.
         resume: the directory of a run that is to go on, instead of `out`.
         allow: keys of the configuration that may then differ from what they were.
+        fork: the agent of another run that begins a run of its own.
     """
 
     config: Path | None
@@ -59,6 +62,7 @@ class RunOptions:
     argv: Sequence[str] = ()
     resume: Path | None = None
     allow: Sequence[str] = ()
+    fork: forking.Fork | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +142,14 @@ def run(options: RunOptions, view: View) -> Outcome:
 
 def _run(options: RunOptions, view: View, claimed: list[rundir.RunDir]) -> Outcome:
     past: resuming.Past | None = None
+    branch: forking.Branch | None = None
     if options.resume is None:
-        assert options.config is not None, "a run that is not resumed has one"
-        loaded = load(options.config, options.overrides)
+        if options.fork is not None:
+            branch = forking.look(options.fork)
+            loaded = branch.loaded
+        else:
+            assert options.config is not None, "a run that is not resumed has one"
+            loaded = load(options.config, options.overrides)
         open_files = _preflight(loaded, len(quotas(loaded.config)))
         with signals.held():  # a directory that nobody knows of would stay
             directory = rundir.claim(options.out, loaded.config.run.name)
@@ -157,6 +166,8 @@ def _run(options: RunOptions, view: View, claimed: list[rundir.RunDir]) -> Outco
     if seed is None:
         seed = fresh_run_seed()
     starts = past.starts if past is not None else None
+    if branch is not None:
+        starts = forking.begin(directory, branch)
     spec = make_spec(
         loaded, run_dir=str(directory.path), seed=seed, open_files=open_files, starts=starts
     )
@@ -167,11 +178,15 @@ def _run(options: RunOptions, view: View, claimed: list[rundir.RunDir]) -> Outco
     if past is not None:
         resuming.begin(directory, past)
         facts |= resuming.facts(past)
+    if branch is not None:
+        facts |= forking.facts(branch)
     directory.write_text("config.yaml", dump(resolved))
     directory.write_json("kernel.json", facts)
     view.begin(str(directory.path), len(spec.agents), seed)
     if past is not None:
         _tell(view, past)
+    if branch is not None:
+        view.log("info", "forked", **forking.facts(branch)["forked"])
     return _supervised(spec, loaded, directory, view, past)
 
 
@@ -192,8 +207,8 @@ def _supervised(
     past: resuming.Past | None,
 ) -> Outcome:
     shares = [
-        Quota(steps=start.steps, episodes=start.episodes)
-        for start in (agent.runners[0].start for agent in spec.agents)
+        Quota(max(0, start.steps - agent.first * agent.num_envs), start.episodes)
+        for agent, start in ((each, each.runners[0].start) for each in spec.agents)
     ]
     ledger = footprint.Ledger()
     try:

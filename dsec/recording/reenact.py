@@ -100,6 +100,8 @@ class Reenactment:
                 path, self.begin = atom
                 origin = frames.Origin(str(path), self.begin)
                 session.start = msgspec.structs.replace(session.start, origin=origin)
+            elif session.start.origin is not None:  # it was forked, and begins there
+                self.begin = session.start.origin.seq
             self.enter(Phase.CONSTRUCT, self.begin)
             session.phase, session.where = Phase.CONSTRUCT, "env"
             self._stage = stage = Stage(session)

@@ -18,6 +18,7 @@ from typing import Any
 
 from dsec.errors import SnapshotError
 from dsec.failover.codecs import actors, ale, mujoco, pickled, selfcheck, tensors
+from dsec.failover.codecs.anew import seeded_anew
 from dsec.failover.codecs.beginnings import BeginningCodec, Restarted
 from dsec.failover.codecs.contract import Codec
 from dsec.failover.codecs.plan import AttributePlan
@@ -35,6 +36,7 @@ __all__ = [
     "find_codec",
     "find_object_codec",
     "object_codec_named",
+    "seeded_anew",
 ]
 
 _NATIVE_TAGS = ((ale.Emulator.tag, "ale"), (mujoco.Data.tag, "mujoco"))

@@ -15,9 +15,10 @@ gives. It is put back by letting another emulator take that action, and restorin
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from dsec.errors import SnapshotError
@@ -57,6 +58,24 @@ class Sticky:
         return self._load(path)
 
 
+def drawing(state: bytes, words: Iterable[int]) -> bytes:
+    """The same state with other words in its random generator, each spelled as long as the one that
+    it replaces, because the text's length stands in more than one place.
+
+    Raises:
+        SnapshotError: its generator is of an unknown kind.
+    """
+    start, length = Twister(state).place
+    others = iter(words)
+
+    def other(found: re.Match[bytes]) -> bytes:
+        digits = len(found[0])
+        return b"%0*d" % (digits, next(others) % 10**digits)
+
+    text = re.sub(rb"\d+", other, state[start : start + length], count=WORDS)
+    return state[:start] + text + state[start + length :]
+
+
 class Twister:
     """The generator that a sticky emulator draws from, as its state spells it: twice a frame, first
     for the player and then for a second one whom nobody plays."""
@@ -65,6 +84,7 @@ class Twister:
         # A text with its length before it, and two numbers of four bytes behind it.
         start = state.rfind(b"\0\0", 0, max(0, len(state) - WORDS)) + 2
         length = int.from_bytes(state[start - 4 : start], "little")
+        self.place = start, length
         self._words = state[start : start + length].split()
         if start < 4 or len(self._words) != WORDS + 1 or not self._words[-1].isdigit():
             raise Refused("holds an Atari emulator with a random generator of an unknown kind")

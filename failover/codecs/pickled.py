@@ -49,8 +49,7 @@ class PickleCodec:
         Raises:
             SnapshotError: it can't be pickled any more.
         """
-        generators = self._process.capture()
-        return _MARK + len(generators).to_bytes(8, "little") + generators + self._dumps()
+        return whole(self._process.capture(), self._dumps())
 
     def restore(self, data: bytes | memoryview) -> None:
         """Unpickle a copy and take over its attributes.
@@ -58,18 +57,42 @@ class PickleCodec:
         Raises:
             SnapshotError: these bytes are no pickle of such an object.
         """
-        view = memoryview(data)
-        start = len(_MARK) + 8
-        if view[: len(_MARK)] != _MARK or len(view) < start:
-            raise SnapshotError("these bytes are no pickled state")
-        end = start + int.from_bytes(view[len(_MARK) : start], "little")
-        try:
-            copy = pickle.loads(view[end:])
-        except Exception as error:
-            raise SnapshotError(f"the pickled state can't be read: {error}") from None
+        process, dumped = parts(data)
+        copy = loaded(dumped)
         if type(copy) is not type(self._root):
             raise SnapshotError(f"the pickled state is of a {type(copy).__qualname__}")
-        self._process.restore(view[start:end])
+        self._process.restore(process)
         fields = self._root.__dict__
         fields.clear()
         fields.update(copy.__dict__)
+
+
+def whole(process: bytes, dumped: bytes) -> bytes:
+    """The state, of the process's generators and the pickle."""
+    return _MARK + len(process).to_bytes(8, "little") + process + dumped
+
+
+def parts(data: bytes | memoryview) -> tuple[memoryview, memoryview]:
+    """The mirror of `whole`.
+
+    Raises:
+        SnapshotError: these bytes are no such state.
+    """
+    view = memoryview(data)
+    start = len(_MARK) + 8
+    if view[: len(_MARK)] != _MARK or len(view) < start:
+        raise SnapshotError("these bytes are no pickled state")
+    end = start + int.from_bytes(view[len(_MARK) : start], "little")
+    return view[start:end], view[end:]
+
+
+def loaded(dumped: memoryview) -> Any:
+    """The object of a pickle.
+
+    Raises:
+        SnapshotError: it can't be read.
+    """
+    try:
+        return pickle.loads(dumped)
+    except Exception as error:
+        raise SnapshotError(f"the pickled state can't be read: {error}") from None

@@ -55,8 +55,8 @@ for _name in generators.KNOWN_BITS:
 
 TABLE = plain.Table()
 
-_State = tuple[str, list[str], list[Any], list[list[Any]], list[Any], list[list[Any]], list[Any]]
-_decoder = msgspec.msgpack.Decoder(_State)
+State = tuple[str, list[str], list[Any], list[list[Any]], list[Any], list[list[Any]], list[Any]]
+_decoder = msgspec.msgpack.Decoder(State)
 
 
 def global_roots(kinds: Mapping[type, Kind]) -> dict[str, Any]:
@@ -245,12 +245,7 @@ class AttributePlan:
         Raises:
             SnapshotError: these bytes are no state of such an object.
         """
-        try:
-            form, names, refs, heads, contents, more_heads, more = _decoder.decode(data)
-        except (msgspec.DecodeError, msgspec.ValidationError) as error:
-            raise SnapshotError(f"these bytes are no state of an object: {error}") from None
-        if form != FORMAT or len(heads) != len(contents) or len(more_heads) != len(more):
-            raise SnapshotError(f"these bytes are no state of an object of the format {FORMAT!r}")
+        _, names, refs, heads, contents, more_heads, more = decoded(data)
         if "torch" in names:
             _load_torch()
         self._kinds = {**KINDS, **self._natives()}
@@ -295,6 +290,23 @@ def _load_torch() -> None:
         importlib.import_module("torch")
     except ImportError as error:
         raise SnapshotError(f"the state has a part torch, which can't be loaded: {error}") from None
+
+
+def decoded(data: bytes | memoryview) -> State:
+    """The parts of a captured state: format, names and references of the roots, then heads and
+    contents of the nodes, and again of those that no plan had.
+
+    Raises:
+        SnapshotError: these bytes are no state.
+    """
+    try:
+        state: State = _decoder.decode(data)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise SnapshotError(f"these bytes are no state of an object: {error}") from None
+    form, _, _, heads, contents, more_heads, more = state
+    if form != FORMAT or len(heads) != len(contents) or len(more_heads) != len(more):
+        raise SnapshotError(f"these bytes are no state of an object of the format {FORMAT!r}")
+    return state
 
 
 def _step(key: Any) -> str:
