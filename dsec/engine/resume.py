@@ -193,7 +193,7 @@ def _journal(path: Path) -> tuple[Path | None, dict[str, Any]]:
         if any((path / "recording").glob("*.parquet")):
             raise MachineError(
                 f"the run in {path} came to its end, and its recording is closed",
-                "Let an agent of it go on in a run of its own: dsec-kernel fork RUN_DIR --agent NAME",
+                "Let an agent of it go on in a run of its own: see dsec-kernel fork --help",
             )
         if (path / "summary.json").exists():
             raise _unfit(path, "its journal is gone")
