@@ -85,11 +85,14 @@ def recording(run_dir: Path) -> dict[str, str]:
 
 
 def interrupted(
-    config: Path, folder: Path, end: Callable[[watchdog.Watched], None], codes: set[int]
+    config: Path,
+    folder: Path,
+    end: Callable[[watchdog.Watched], None],
+    codes: set[int],
+    everybody: int,
 ) -> Path:
     """A run that was ended when each of its agents had done some steps."""
     out = folder / "run"
-    everybody = len(plans([PLAIN, STACK]))
 
     def under_way() -> bool:
         done = runs.committed(out)
@@ -131,7 +134,7 @@ def test_a_run_that_was_interrupted_ends_as_if_it_had_not_been(
         (tmp_path / name).mkdir()
     whole = runs.run(config, tmp_path / "whole")
     assert whole.code == 0, whole.stderr
-    out = interrupted(config, tmp_path / "cut", end, codes)
+    out = interrupted(config, tmp_path / "cut", end, codes, len(plans(agents)))
     put_atoms(out, agents, [450, 700])
     torn = sorted((out / "atoms").iterdir())[-1]
     torn.write_bytes(torn.read_bytes()[:-20])
@@ -154,7 +157,7 @@ def test_a_changed_key_is_named_and_refused_unless_it_is_harmless_or_allowed(
     tmp_path: Path,
 ) -> None:
     config = runs.write_config(tmp_path / "config.yaml", [PLAIN], steps=ENDLESS, seed=SEED)
-    out = interrupted(config, tmp_path, kill, {70, 137})
+    out = interrupted(config, tmp_path, kill, {70, 137}, len(plans([PLAIN])))
     journal = (out / "journal.dsj").read_bytes()
     changed = PLAIN | {"deadlines": {"step_s": 7}, "policy": {"entry": f"{actors.HERE}:Averaging"}}
     runs.write_config(config, [changed], steps=ENDLESS, seed=SEED)
