@@ -147,7 +147,7 @@ class AtomsServer:
     def _settle(self, agent: str) -> None:
         sections = self._agents[agent]
         self._take(sections)
-        self._store.spill(sections.agent.rank)
+        self._warn(self._store.spill(sections.agent.rank))
         self._tell(now=True)
         self._outgoing.append(Taken(agent, sections.missing))
         sections.close()
@@ -157,7 +157,7 @@ class AtomsServer:
         began = time.thread_time()
         for sections in self._agents.values():
             self._take(sections)
-        self._store.tend()
+        self._warn(self._store.tend())
         spent = time.thread_time() - began
         pause_s = min(max(spent / SHARE, LOOK_MIN_S), LOOK_MAX_S)
         self._look_at_s = time.monotonic() + pause_s
@@ -180,6 +180,11 @@ class AtomsServer:
             agent.agent, before.atoms + 1, before.nbytes + nbytes, cut.seq
         )
 
+    def _warn(self, problem: str) -> None:
+        """Tell what keeps an atom from the disk, if anything does."""
+        if problem:
+            self._outgoing.append(Captured((), problem))
+
     def _tell(self, *, now: bool = False) -> None:
         """Tell what was stored, unless the kernel is behind with reading."""
         due = time.monotonic() >= self._tell_at_s and not self._outgoing
@@ -193,7 +198,7 @@ class AtomsServer:
         """The last look at everybody, the newest atoms to disk."""
         for sections in self._agents.values():
             self._take(sections)
-            self._store.spill(sections.agent.rank)
+            self._warn(self._store.spill(sections.agent.rank))
 
     def _finish(self) -> None:
         self._take_all()

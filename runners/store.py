@@ -123,8 +123,12 @@ class Store:
         self._puts += 1
         return len(body)
 
-    def tend(self) -> None:
-        """Free what nobody needs, and bring to disk what is newer than what lies there."""
+    def tend(self) -> str:
+        """Free what nobody needs, and bring to disk what is newer than what lies there.
+
+        Returns:
+            What `spill` does.
+        """
         now = time.monotonic()
         if self._puts >= RECLAIM_EVERY or (self._puts and now >= self._reclaim_at_s):
             self._reclaim()
@@ -133,21 +137,31 @@ class Store:
             for rank, label in self._newest.items()
             if self._spilled(rank) != label.id and now >= self._spill_at_s.get(rank, 0.0)
         ]
-        for rank in due[:SPILLS_AT_ONCE]:
-            self.spill(rank)
+        said = [self.spill(rank) for rank in due[:SPILLS_AT_ONCE]]
+        return next(filter(None, said), "")
 
-    def spill(self, rank: int) -> None:
+    def spill(self, rank: int) -> str:
         """Bring an agent's newest atom to disk, and take away what is older than the one before:
-        should that be damaged, there is still another."""
+        should that be damaged, there is still another.
+
+        Returns:
+            Why it can't be written, empty if it was. It is tried again later: what lies on disk
+            stays, and so does the atom in the pool.
+        """
         label = self._newest.get(rank)
         if label is None or self._spilled(rank) == label.id:
-            return
-        [path] = spill.spill(self._pool, (label.id,), self._folder)
+            return ""
+        try:
+            [path] = spill.spill(self._pool, (label.id,), self._folder)
+        except MachineError as error:
+            self._spill_at_s[rank] = time.monotonic() + SPILL_EVERY_S
+            return str(error)
         files = self._files.setdefault(rank, [])
         files.append((label.id, path))
         self._spill_at_s[rank] = time.monotonic() + SPILL_EVERY_S
         while len(files) > FILES_KEPT:
             files.pop(0)[1].unlink(missing_ok=True)
+        return ""
 
     def _spilled(self, rank: int) -> int:
         files = self._files.get(rank)

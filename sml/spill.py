@@ -164,13 +164,17 @@ def _head(label: Label, marks: Marks, body: bytes) -> bytes:
 
 def _replace(path: Path, data: bytes) -> None:
     """The file has these bytes, or is as it was. What a crash leaves under the hidden name is taken
-    over by the next try, and no list shows it."""
+    over by the next try, and no list shows it; an error leaves nothing."""
     waiting = path.with_name(f".{path.name}.new")
-    with waiting.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    waiting.replace(path)
+    try:
+        with waiting.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        waiting.replace(path)
+    except OSError:
+        waiting.unlink(missing_ok=True)
+        raise
 
 
 def _synchronise(folder: Path) -> None:
