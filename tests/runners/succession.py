@@ -145,14 +145,21 @@ class Succession:
         fence: Callable[[Runner], Any] = kill,
         before_resume: Callable[[], None] = lambda: None,
     ) -> TakenOver:
-        """Replace the runner of this role: Takeover, fence, Resume, in this order."""
+        """Replace the runner of this role: Takeover, fence, Resume, in this order.
+
+        A killed one is killed while its successor restores, as the kernel does; in a rig that reads
+        up to a ring behind it would go on, and write over what the successor is to replay.
+        """
         agent, old = self.agent, self.agent.runners[role]
         spare = spare or self.spare(role)
         self.collect(role)
         self._send_takeover(role, spare, truncate=truncate)
+        if fence is kill:
+            fence(old)
         answer = self._taken_over(spare)
         before_resume()
-        fence(old)
+        if fence is not kill:
+            fence(old)
         known = self._kept.get(role)
         self.collect(role, old)
         if known == self._kept.get(role):

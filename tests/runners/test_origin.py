@@ -16,7 +16,7 @@ from dsec.ipc.ring import FLAG_BOUNDARY
 from tests.runners import actors
 from tests.runners.atoms import lived, stored
 from tests.runners.kernel import Agent, AgentPlan, Agents, Record
-from tests.runners.succession import Succession, Successions, entry, kill
+from tests.runners.succession import Succession, Successions, entry
 
 STATE = FailoverSettings(standby="state")
 CARTPOLE = AgentPlan(steps=300, failover=STATE)
@@ -117,13 +117,7 @@ def test_one_that_went_on_from_its_atom_is_replaced_as_any_other(
     whole = driven(agents, plan)
     origin = stored(tmp_path, lived(plan, 200))
     line = successions(replace(plan, name="again", origin=origin))
-
-    def lose() -> None:
-        # Its successor may have a package to load, and the ring would be written over meanwhile.
-        kill(line.agent.runners[role])
-        line.take_over(role, fence=lambda _: None)
-
-    line.drive({1000: lose})
+    line.drive({1000: lambda: line.take_over(role)})
     agree(line.agent, whole, 200)
     assert [(answer.exact, answer.why) for answer in line.takeovers[role]] == [(True, "")]
 

@@ -195,7 +195,8 @@ def test_nothing_is_left_of_a_program_s_sandbox(end: str) -> None:
         text=True,
     )
     assert program.stdout is not None
-    guardian, folder, fork = program.stdout.readline().split()
+    with program.stdout:
+        guardian, folder, fork = program.stdout.readline().split()
     if "while" in end:
         program.kill()
     assert program.wait(30) in (-signal.SIGKILL, 3)
@@ -204,7 +205,6 @@ def test_nothing_is_left_of_a_program_s_sandbox(end: str) -> None:
     assert not Path(folder).exists()
     if Path(f"/proc/{fork}").exists():
         os.kill(int(fork), signal.SIGKILL)
-    program.stdout.close()
 
 
 @pytest.mark.guarantee("G3")
