@@ -212,7 +212,8 @@ def test_requests_that_have_piled_up_are_served_in_one_go(kernel_here: MiniKerne
 
 def test_runners_share_what_the_zygote_did_first(kernel_here: MiniKernel) -> None:
     """Most of a runner's memory is its zygote's: what it has for itself is a matter of pages."""
-    agent = Agent(kernel_here, kernel_here.zygote("numpy", "gymnasium"), AgentPlan(steps=20))
+    # More steps than a ring has slots: nobody can be done before the test has taken the rest.
+    agent = Agent(kernel_here, kernel_here.zygote("numpy", "gymnasium"), AgentPlan(steps=200))
     agent.begin()
     for _ in range(10):
         for role in (Role.ENV, Role.POLICY):
