@@ -48,7 +48,7 @@ REPORT_TIMEOUT_S = 5.0
 LOGGED_CHARS_MAX = 200_000
 
 _ROLE_MODULES = {
-    Role.ENV: "dsec.runners.env",
+    Role.ENV: "dsec.runners.env_life",
     Role.POLICY: "dsec.runners.policy",
     Role.REWARD: "dsec.runners.reward",
 }

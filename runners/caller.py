@@ -17,11 +17,12 @@ from dsec.ipc.frames import Go, Phase, Role
 from dsec.ipc.layout import FLAG_ASIDE, FLAG_INFRA, FLAG_TRUNCATED
 from dsec.ipc.ring import FLAG_END, FLAG_REQUEST, KIND_OBS
 from dsec.ipc.turn import ROW_BITS, ROW_MASK
-from dsec.runners import env, requests, seeds
+from dsec.runners import env, env_life, requests, seeds
 from dsec.runners.chaos import with_faults
 from dsec.runners.heir_env import Standing
 from dsec.runners.loop import Session
-from dsec.runners.stage import LATER, NEXT_STEP, NotCarried, Stage, as_reward, no_step
+from dsec.runners.returned import NotCarried, as_reward, no_step
+from dsec.runners.stage import LATER, NEXT_STEP, Stage
 from dsec.runners.transitions import GRAIN_BITS
 from dsec.runners.wiring import Wiring
 
@@ -30,7 +31,7 @@ _ASKED = -1  # in place of the row of an action: the current record is a request
 
 def run(session: Session) -> None:
     """Construct, wait to be wired or to take over, serve to the end."""
-    env.run(session, CallerWorker)
+    env_life.run(session, CallerWorker)
 
 
 class CallerWorker(env.EnvWorker):

@@ -6,7 +6,8 @@ rides in its extras. This file writes only what environments returned, exactly, 
 
 With one environment the loop below is most of what dsec costs; it keeps everything in locals and
 leaves the unusual (an end, an info, a type it has to convert) to the stage (stage.py). A worker
-begins at the beginning, from an atom (origin.py), or as the heir of a dead one (heir_env.py).
+begins at the beginning, from an atom (origin.py), or as the heir of a dead one (heir_env.py); what
+comes before, and after, is in env_life.py.
 """
 
 from __future__ import annotations
@@ -17,101 +18,29 @@ from typing import Any
 from dsec.errors import AtomForeign, LayoutError, RingInterrupted, RingTimeout
 from dsec.failover.keep import Snapshot
 from dsec.ipc import overflow, recall
-from dsec.ipc.frames import Constructed, Go, Kept, Phase, Protection, Role, Takeover, Wire
-from dsec.ipc.layout import FLAG_INFRA, FLAG_TRUNCATED, encode_spaces, ring_bytes
+from dsec.ipc.frames import Go, Kept, Phase, Protection, Role
+from dsec.ipc.layout import FLAG_INFRA, FLAG_TRUNCATED
 from dsec.ipc.overflow import Spill
 from dsec.ipc.ring import FLAG_BOUNDARY, FLAG_END, KIND_ACTION, KIND_OBS
 from dsec.ipc.turn import ROW_BITS, ROW_MASK, Turn
 from dsec.runners.chaos import with_faults
-from dsec.runners.clone import ClonedError, ForkKeeping
+from dsec.runners.clone import ForkKeeping
 from dsec.runners.cuts import Cuts
 from dsec.runners.episode import EpisodeKeeping
 from dsec.runners.guard import Guard, Retained
-from dsec.runners.heir_env import Standing, begin, take_over
+from dsec.runners.heir_env import Standing
 from dsec.runners.keeping import Keeping
-from dsec.runners.loop import (
-    LOOK_EVERY,
-    RING_SLICE_S,
-    DrainedEarly,
-    Session,
-    SteppedAside,
-    live,
-    serve_to_end,
-)
+from dsec.runners.loop import LOOK_EVERY, RING_SLICE_S, Session, SteppedAside
 from dsec.runners.origin import first_seq, observation_of
 from dsec.runners.protect import go_on
 from dsec.runners.recycle import Recycling, why_not_anew
-from dsec.runners.rehearse import rehearse
-from dsec.runners.stage import Stage, as_reward, blamed, no_step
+from dsec.runners.returned import as_reward, blamed, no_step
+from dsec.runners.stage import Stage
 from dsec.runners.transitions import GRAIN_BITS, ActionStream, EnvGrid
 from dsec.runners.wiring import Wiring
 
-ROOM_FOR_CLONES = {"fork": 4, "auto": 2}
-"""How many times longer rings are where snapshots may be dear: between two of them nothing that a
-replay needs is given back."""
-
 _STEP = int(Phase.STEP)
 _NEVER = 1 << 62
-
-
-def run(session: Session, worker: type[EnvWorker] | None = None) -> None:
-    """Construct, wait to be wired or to take over, serve to the end.
-
-    `worker`: of another kind than the usual one.
-    """
-    session.phase, session.where = Phase.CONSTRUCT, "env"
-    start = session.start
-    stage = Stage(session)
-    spaces = stage.observation_space, stage.action_space
-    room = ROOM_FOR_CLONES.get(start.failover.standby, 1)
-    session.channel.send(
-        Constructed(
-            spaces=encode_spaces(*spaces),
-            ring_bytes=ring_bytes(*spaces, start.num_envs, start.ring_slots * room),
-        )
-    )
-    if start.epoch > 0:
-        rehearse(session, stage, serve)
-    try:
-        frame, fds = session.expect_wiring()
-    except DrainedEarly:
-        session.phase = Phase.CLOSE
-        stage.close()
-        raise
-    clone: ClonedError | None = None
-    while True:
-        try:
-            _live(session, stage, frame, fds, clone, worker or EnvWorker)
-            return
-        except ClonedError as cloned:
-            # Here goes on what was forked: the state of the stage is kept, everything else is not.
-            clone = cloned.with_traceback(None)
-            stage.detach()
-        frame, fds = session.expect(Takeover)
-
-
-def _live(
-    session: Session,
-    stage: Stage,
-    frame: Wire | Takeover,
-    fds: list[int],
-    clone: ClonedError | None,
-    make: type[EnvWorker],
-) -> None:
-    if isinstance(frame, Takeover):
-        session.phase = Phase.REPLAY
-        where = clone.snapshot if clone is not None else None
-        wiring, standing = take_over(session, stage, frame, fds, where)
-        worker = make(session, wiring, stage, standing)
-        serve_to_end(session, wiring, worker, Go(frame.policy_learns))
-    else:
-        wiring = session.connect(frame, fds)
-        live(session, wiring, make(session, wiring, stage, begin(session, stage)))
-
-
-def serve(session: Session, wiring: Wiring, stage: Stage, standing: Standing) -> None:
-    """The worker's part alone."""
-    EnvWorker(session, wiring, stage, standing).serve(Go())
 
 
 class EnvWorker:

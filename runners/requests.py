@@ -33,7 +33,8 @@ from dsec.ipc import values
 from dsec.ipc.frames import Phase, Role
 from dsec.ipc.layout import FLAG_ASIDE
 from dsec.runners.failure import describe
-from dsec.runners.stage import Stage, blamed
+from dsec.runners.returned import blamed
+from dsec.runners.stage import Stage
 from dsec.runners.transitions import peers_fault
 
 Fill = Callable[[Any, int], None]

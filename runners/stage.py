@@ -1,9 +1,9 @@
 """The environments of one agent: constructed, reset, stepped, closed, and what they left to tell.
 
-This file owns what is done with user code's environments and checks what they return. It knows no
-ring: the env runner gives it places to write into, whether they lie in the ring (env.py) or are
-only to be compared with what a predecessor published (heir_env.py), so that a replay is the very
-same code as the run.
+This file owns what is done with user code's environments; what they return is checked in
+returned.py. It knows no ring: the env runner gives it places to write into, whether they lie in the
+ring (env.py) or are only to be compared with what a predecessor published (heir_env.py), so that a
+replay is the very same code as the run.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import gymnasium
 
 from dsec.errors import LayoutError, SnapshotError, ValueCodecError
 from dsec.failover.codecs import BeginningCodec, beginning_of
@@ -30,6 +28,14 @@ from dsec.runners import seeds
 from dsec.runners.construct import AnyEnv, make_env
 from dsec.runners.failure import UserCodeError, shown
 from dsec.runners.loop import Session
+from dsec.runners.returned import (
+    NotCarried,
+    as_reward,
+    blamed,
+    check_info,
+    no_step,
+    shared_spaces,
+)
 
 PHASE_REFRESH_S = 0.05
 """In a vector, how old the progress word's time may be when the next environment's step begins: a
@@ -86,7 +92,7 @@ class Stage:
         self.first_seeds: list[int | None] = []
         self.at = 0
         self._construct()
-        self.observation_space, self.action_space = _spaces(self.envs)
+        self.observation_space, self.action_space = shared_spaces(self.envs)
         self.record = EnvRecord(self.observation_space, len(self.envs))
         # Where a terminal observation is kept: the environment may reuse its array in reset().
         self._final = Layout(self.observation_space, 1, "observation")
@@ -235,7 +241,7 @@ class Stage:
         Returns:
             The observation to publish, that of a new episode if this one ended, and the flags.
         """
-        _check_info(i, info, "step")
+        check_info(i, info, "step")
         flags = (FLAG_TERMINATED if terminated else 0) | (FLAG_TRUNCATED if truncated else 0)
         if flags:
             self.episodes += 1
@@ -308,7 +314,7 @@ class Stage:
                 f"environment {i}: reset() must return (observation, info), and returned"
                 f" {shown(result)}"
             )
-        _check_info(i, result[1], "reset")
+        check_info(i, result[1], "reset")
         return result
 
     def encode_tail(self, obs: Any) -> bytes:
@@ -334,68 +340,5 @@ class Stage:
         self.infos = [{} for _ in self.envs]
 
 
-class NotCarried(UserCodeError):
-    """An info holds something that can't leave this process."""
-
-
 def _tell_nobody(_phase: int, _seq: int) -> None:
     """Where no progress word is mine yet."""
-
-
-def _spaces(envs: list[AnyEnv]) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
-    """The spaces that all environments share."""
-    found = []
-    for name in ("observation_space", "action_space"):
-        space = getattr(envs[0], name, None)
-        if not isinstance(space, gymnasium.Space):
-            raise UserCodeError(f"the environment's {name} is {space!r}, not a gymnasium.Space")
-        for i, env in enumerate(envs):
-            if getattr(env, name, None) != space:
-                raise UserCodeError(
-                    f"environment {i} has another {name} than environment 0; all environments of"
-                    " an agent must have the same"
-                )
-        found.append(space)
-    return found[0], found[1]
-
-
-def as_reward(value: Any) -> float:
-    """The number that `value` is, exactly.
-
-    Numbers of Python and numpy, arrays and tensors of one element are taken.
-
-    Raises:
-        LayoutError: it is no number, or not one that float64 holds exactly.
-    """
-    if value is None or isinstance(value, str | bytes):
-        raise LayoutError(f"reward: expected a number, got {shown(value)}")
-    try:
-        if getattr(value, "shape", ()) != ():
-            value = value.item()  # ValueError for more than one element
-        number = float(value)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise LayoutError(f"reward: expected a number, got {shown(value)} ({error})") from None
-    if number != value and value == value:
-        raise LayoutError(f"reward: {shown(value)} can't be a float64 without loss")
-    return number
-
-
-def _check_info(i: int, info: Any, call: str) -> None:
-    if not isinstance(info, dict):
-        raise UserCodeError(f"environment {i}: {call}() returned {shown(info)} as info, no dict")
-
-
-def no_step(result: Any, i: int = 0) -> UserCodeError:
-    """The error for what step() returned, which is no five values."""
-    text = (
-        f"environment {i}: step() must return (observation, reward, terminated, truncated, info),"
-        f" and returned {shown(result)}"
-    )
-    if isinstance(result, tuple) and len(result) == 4:
-        text += "; four values are the old Gym API: wrap the environment for Gymnasium"
-    return UserCodeError(text)
-
-
-def blamed(i: int, error: LayoutError) -> UserCodeError:
-    """What environment i returned doesn't fit its space."""
-    return UserCodeError(f"environment {i}: {error}")

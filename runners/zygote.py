@@ -48,7 +48,7 @@ FORKS_AT_ONCE = 8
 
 # With these in the image, every env, policy and reward runner would import our own side of the
 # work again after the fork.
-_ROLE_MODULES = ("dsec.runners.env", "dsec.runners.policy", "dsec.runners.reward")
+_ROLE_MODULES = ("dsec.runners.env_life", "dsec.runners.policy", "dsec.runners.reward")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -16,7 +16,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from dsec.config.models import AGENTS_MAX, NOT_YET, Config
+from dsec.config.kinds import AGENTS_MAX
+from dsec.config.models import NOT_YET, Config
 from dsec.config.source import KeyPath, Source, dotted, quoted
 from dsec.errors import Diagnostic
 

@@ -9,138 +9,47 @@ machine (engine/preflight.py) and nothing that needs user code, which only child
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
-    WithJsonSchema,
     model_validator,
 )
 from pydantic.config import JsonDict
-from pydantic_core import PydanticCustomError
 
-STEPS_MAX = 10**15
-AGENTS_MAX = 100_000
-WEEK_S = 7 * 24 * 3600.0
-NAME_CHARS_MAX = 200
-_JOINERS = "\u200c\u200d"  # invisible, and part of how some scripts are written
+from dsec.config.kinds import (
+    WEEK_S,
+    AgentName,
+    Amount,
+    Chance,
+    Cores,
+    Count,
+    Entry,
+    EnvId,
+    FileName,
+    Files,
+    Interval,
+    Kwargs,
+    Mebibytes,
+    OnlyTrue,
+    OnlyZero,
+    Restartings,
+    Seconds,
+    Seed,
+    Share,
+    Slots,
+    Width,
+    WrapperEntry,
+    whole,
+)
 
 # What the design has and this version doesn't: key -> what to do instead. `*` stands for an index.
 NOT_YET: dict[str, str] = {
     "agents.*.reward.objectives": "name a reward class with reward.entry",
 }
-
-
-def _say(message: str) -> PydanticCustomError:
-    return PydanticCustomError("dsec", "{message}", {"message": message})
-
-
-def _whole(value: object) -> object:
-    """Let 1e6 be a whole number: YAML reads it as a float and no one means anything else by it."""
-    if isinstance(value, float) and value.is_integer() and abs(value) <= 2**53:
-        return int(value)
-    return value
-
-
-def _file_name(value: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", value):
-        raise _say(
-            "a name has 1 to 64 letters, digits, `_`, `-` or `.` and begins with a letter or a "
-            "digit, because files are named after it"
-        )
-    return value
-
-
-def _agent_name(value: str) -> str:
-    """Any script: files get names of their own that are derived from it."""
-    if not 1 <= len(value) <= NAME_CHARS_MAX:
-        raise _say(f"a name has 1 to {NAME_CHARS_MAX} characters, not {len(value):,}")
-    if value != value.strip():
-        raise _say("a name neither begins nor ends with a space")
-    for place, char in enumerate(value, 1):
-        if not char.isprintable() and char not in _JOINERS:
-            raise _say(f"a name has no control characters; character {place} is U+{ord(char):04X}")
-    return value
-
-
-def _only(option: bool | int | str) -> AfterValidator:
-    """The type of a key that has one value for now, because nothing implements the others."""
-    name = str(option).lower() if isinstance(option, bool) else str(option)
-
-    def validate(value: bool | int | str) -> bool | int | str:
-        if value != option:
-            raise _say(f"only {name} is available in this version")
-        return value
-
-    return AfterValidator(validate)
-
-
-def _entry(value: str) -> str:
-    dotted = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
-    if re.fullmatch(f"{dotted}:{dotted}", value):
-        return value
-    hint = ""
-    if re.fullmatch(dotted, value) and "." in value:
-        module, _, name = value.rpartition(".")
-        hint = f" (did you mean {module}:{name}?)"
-    elif re.fullmatch(rf"{dotted}:", value) or re.fullmatch(dotted, value):
-        hint = f" (the module alone; add the name, as in {value.rstrip(':')}:MyClass)"
-    elif value.endswith(".py") or "/" in value:
-        hint = " (a module as in an import statement, not a file)"
-    raise _say(f'expected "module:name"{hint}')
-
-
-def _wrapper(value: str) -> str:
-    return value if value.isidentifier() else _entry(value)
-
-
-def _env_id(value: str) -> str:
-    if not re.fullmatch(r"(?:[\w.]+:)?(?:[\w:.-]+/)*[\w:.-]+", value):
-        raise _say("expected the id of a registered environment, such as CartPole-v1")
-    return value
-
-
-Amount = Annotated[int, Field(ge=1, le=STEPS_MAX), BeforeValidator(_whole)]
-Seed = Annotated[int, Field(ge=0, lt=2**63), BeforeValidator(_whole)]
-Count = Annotated[int, Field(ge=1, le=AGENTS_MAX), BeforeValidator(_whole)]
-Width = Annotated[int, Field(ge=1, le=65_536), BeforeValidator(_whole)]
-Interval = Annotated[int, Field(ge=1, le=2**31), BeforeValidator(_whole)]
-Slots = Annotated[int, Field(ge=4, le=2**24), BeforeValidator(_whole)]
-Mebibytes = Annotated[int, Field(ge=16, le=2**40), BeforeValidator(_whole)]
-Files = Annotated[int, Field(ge=16, le=2**30), BeforeValidator(_whole)]
-Core = Annotated[int, Field(ge=0, le=65_535), BeforeValidator(_whole)]
-Cores = Annotated[list[Core], Field(min_length=1)]
-FileName = Annotated[
-    str,
-    AfterValidator(_file_name),
-    WithJsonSchema({"type": "string", "pattern": r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,63}$"}),
-]
-AgentName = Annotated[
-    str,
-    AfterValidator(_agent_name),
-    WithJsonSchema({"type": "string", "pattern": r"^\S(.{0,198}\S)?$"}),
-]
-Entry = Annotated[
-    str, AfterValidator(_entry), WithJsonSchema({"type": "string", "pattern": r"^[^:\s]+:[^:\s]+$"})
-]
-WrapperEntry = Annotated[
-    str,
-    AfterValidator(_wrapper),
-    WithJsonSchema({"type": "string", "pattern": r"^[^:\s]+(:[^:\s]+)?$"}),
-]
-EnvId = Annotated[str, AfterValidator(_env_id)]
-Restartings = Annotated[int, Field(ge=0, le=10**9), BeforeValidator(_whole)]
-Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
-Chance = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-Seconds = Annotated[float, Field(gt=0, le=WEEK_S, allow_inf_nan=False)]
-OnlyTrue = Annotated[bool, _only(True), WithJsonSchema({"const": True})]
-OnlyZero = Annotated[int, _only(0), WithJsonSchema({"const": 0})]
-Kwargs = Annotated[dict[str, Any], WithJsonSchema({"type": "object"})]
 
 
 def _one_of(*names: str) -> JsonDict:
@@ -366,7 +275,7 @@ class Agent(Model):
         description="Steps from one boundary to the next, if the state is to be in the pool more "
         "often; snapshot_interval is a multiple of it. Atoms in between give way to one another.",
     )
-    reward_window_size: Annotated[int, Field(ge=0, le=65_536), BeforeValidator(_whole)] = Field(
+    reward_window_size: Annotated[int, Field(ge=0, le=65_536), BeforeValidator(whole)] = Field(
         default=200,
         description="How many of the latest rewards an atom holds, at most what their ring does.",
     )
@@ -401,7 +310,7 @@ class Pool(Model):
         default="auto",
         description="shm: shared memory of this machine. auto: the best there is, so far that.",
     )
-    size_mb: Annotated[int, Field(ge=1, le=2**24), BeforeValidator(_whole)] = Field(
+    size_mb: Annotated[int, Field(ge=1, le=2**24), BeforeValidator(whole)] = Field(
         default=256,
         description="Memory that it takes, all of it from the beginning. It must hold two atoms of "
         "each agent, and one more.",

@@ -21,7 +21,7 @@ BASE_IMAGE = "base"
 BASE_MODULES = (
     "numpy",
     "gymnasium",
-    "dsec.runners.env",
+    "dsec.runners.env_life",
     "dsec.runners.caller",
     "dsec.runners.policy",
     "dsec.runners.reward",

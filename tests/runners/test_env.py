@@ -13,7 +13,7 @@ from dsec.ipc.frames import EnvSettings, Phase, Role
 from dsec.ipc.segment import ProgressWord
 from dsec.runners import seeds
 from dsec.runners.construct import make_env
-from dsec.runners.stage import as_reward
+from dsec.runners.returned import as_reward
 from tests import watchdog
 from tests.runners import worlds
 from tests.runners.kernel import SEED, AgentPlan, Agents

@@ -12,7 +12,7 @@ from dsec.ipc import channel
 from dsec.ipc.channel import Channel
 from dsec.ipc.frames import EnvSettings, FailoverSettings, Role, Start
 from dsec.runners import rehearse
-from dsec.runners.env import serve
+from dsec.runners.env_life import serve
 from dsec.runners.loop import Session
 from dsec.runners.stage import Stage
 
