@@ -21,6 +21,10 @@ class Hooks(Protocol):
     def death(self, death: Death) -> None:
         """A runner died; the cause is complete, and its agent's other runners are fenced."""
 
+    def away(self, agent: str, role: Role) -> None:
+        """A role was lost, and is about to be replaced; `failover` follows when that is done."""
+        return
+
     def failover(self, failover: Failover) -> None:
         """A role that was lost goes on."""
 

@@ -100,14 +100,12 @@ class FailoverSettings(msgspec.Struct, frozen=True):
     """How a runner's state is kept for its successor.
 
     `standby` is a level: `auto`, `state`, `fork`, `replay` or `none`. `budget` is the share of the
-    time of a step that protection may cost. `cached_steps`: on how many stale observations the
-    policy may act while the environment is away. `recycle_every`: after how many records an env
-    runner steps aside for a fresh process; 0: never.
+    time of a step that protection may cost. `recycle_every`: after how many records an env runner
+    steps aside for a fresh process; 0: never.
     """
 
     standby: str = "none"
     budget: float = 0.05
-    cached_steps: int = 0
     recycle_every: int = 0
 
 

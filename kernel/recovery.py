@@ -120,6 +120,7 @@ class Recovery:
                 seat.successor = None
             seat.story = seat.story or story.Story(self._run.now(), death.cause)
             seat.lost.add(runner)
+            self._run.hooks.away(self._agent.name, role)
             self.tell(role, plan.Lost.of(death))
 
     def faulted(self, runner: Runner, death: Death) -> bool:

@@ -299,6 +299,13 @@ def _check_failover(source: Source, agent: dict[str, Any], path: KeyPath) -> Ite
             "a runner is replaced exactly only where its state is kept: not with "
             + ("restarts.max: 0" if never else "standby: none"),
         )
+    cached = failover.get("cached_steps")
+    if _is_whole(cached) and cached > 0:
+        yield source.diagnostic(
+            (*path[:-1], "cached_steps"),
+            f"{cached} has no effect in a run: what a policy does while there is no environment "
+            "could be neither executed nor recorded. Use 0, or step an AgentSandbox by yourself",
+        )
     width = env.get("num_envs", 1)
     if failover.get("standby") == "replay" and _is_whole(width) and width > 1:
         yield source.diagnostic(

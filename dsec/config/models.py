@@ -35,7 +35,6 @@ from dsec.config.kinds import (
     Kwargs,
     Mebibytes,
     OnlyTrue,
-    OnlyZero,
     Restartings,
     Seconds,
     Seed,
@@ -187,7 +186,13 @@ class Failover(Model):
         description="Share of the processor time of steps that keeping the state may take; "
         "snapshots are as rare as that wants, and as the rings allow.",
     )
-    cached_steps: OnlyZero = Field(default=0, description="Only 0.")
+    cached_steps: Restartings = Field(
+        default=0,
+        description="For an AgentSandbox: how many steps are answered at once with the last "
+        "observation (info says `stale`) while a process that died is being replaced. In a "
+        "configuration file only 0: there the policy waits, so that a run comes out the same "
+        "whatever it survives.",
+    )
     recycle_every: Amount | None = Field(
         default=None,
         description="Steps of the env runner (of all its num_envs environments at once) after "

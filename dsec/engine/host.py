@@ -227,6 +227,10 @@ class CallerHooks(Hooks):
             )
         )
 
+    def away(self, agent: str, role: Role) -> None:
+        if role is Role.ENV:
+            self._line.say(talk.Away(agent))
+
     def failover(self, failover: Failover) -> None:
         self._line.say(
             talk.Survived(

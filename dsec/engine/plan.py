@@ -247,7 +247,7 @@ def _failover(agent: Agent) -> FailoverSettings:
     # Nothing is kept for a successor that may never come.
     standby = given.standby if given.restarts.max else "none"
     every = given.recycle_every or 0
-    return FailoverSettings(standby, given.protection_budget, given.cached_steps, every)
+    return FailoverSettings(standby, given.protection_budget, every)
 
 
 def _chances(chaos: Chaos) -> dict[str, float]:

@@ -75,9 +75,7 @@ def replay(run_dir: Path, agent: str, first: int = 0) -> Replay:
         MachineError: no process can be started.
     """
     runner = _runner(run_dir, agent)
-    start = msgspec.structs.replace(
-        runner.start, failover=FailoverSettings("none", 0.0, 0), chaos={}
-    )
+    start = msgspec.structs.replace(runner.start, failover=FailoverSettings("none", 0.0), chaos={})
     job = {
         "run_dir": str(run_dir.resolve()),
         "agent": agent,

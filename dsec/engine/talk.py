@@ -80,6 +80,12 @@ class Lost(Message, tag="lost", frozen=True):
     lookup: bool = False
 
 
+class Away(Message, tag="away", frozen=True):
+    """The environments of a lane are gone, and are being replaced; `Survived` or `Lost` follows."""
+
+    agent: str
+
+
 class Survived(Message, tag="survived", frozen=True):
     """A role of a lane was lost and goes on; the fields are those of `report.Failover`."""
 
@@ -108,7 +114,7 @@ class Ended(Message, tag="ended", frozen=True):
     files: tuple[str, ...] = ()
 
 
-AnyMessage = Order | Leave | Up | Attach | Lost | Survived | Refused | Ended
+AnyMessage = Order | Leave | Up | Attach | Lost | Away | Survived | Refused | Ended
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)

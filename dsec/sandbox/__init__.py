@@ -21,6 +21,7 @@ from dsec.sandbox.order import (
     RESOURCE_PROFILES,
     EnvName,
     Given,
+    cached_steps_of,
     limits_of,
     make_order,
     spec_of,
@@ -47,7 +48,9 @@ class AgentSandbox:
         reward_window_size: rewards that `TrackedEnv.reward_window` holds.
         sync_interval: only 1: a sandbox has no Agent State Atoms yet that could be synchronised.
         step_api: `gymnasium`: `step` returns five values; `gym`: the four of the old Gym.
-        failover, deadlines, limits: as in a configuration file, see docs/CONFIG.md.
+        failover, deadlines, limits: as in a configuration file, see docs/CONFIG.md; and
+            `failover={"cached_steps": k}`: while a process that died is being replaced, up to k
+            steps are answered at once with the last observation, see the guide under "Coasting".
         record: a new directory for a recording of all transitions, as `dsec-kernel run` makes one.
         start_timeout_s, answer_timeout_s: limits of the start, and of the wait for one answer;
             by default what deadlines and failover may take in all.
@@ -100,6 +103,7 @@ class AgentSandbox:
             limits=limits,
             reward=reward,
             record=record,
+            coasts=True,
         )
         order = make_order(given, lanes=1, num_envs=1, autoreset="disabled")
         start_s, answer_s, close_s = limits_of(order)
@@ -115,6 +119,7 @@ class AgentSandbox:
             spec=spec_of(env_id),
             step_api=step_api,
             reward_window_size=reward_window_size,
+            cached_steps=cached_steps_of(order),
         )
 
     def get_env(self) -> TrackedEnv:

@@ -47,6 +47,7 @@ from dsec.sandbox.lane import Lane
 from dsec.sandbox.trees import arrays, copy_fixed, place_slots, slice_rows
 
 SLICE_S = 0.05  # how long the kernel is not listened to while an answer is waited for
+COAST_SLICE_S = 0.002  # the same, where a process that is away is not waited for
 FAILOVERS_KEPT = 1000
 REPORT_LINES = 40  # of a report, in the notes of an exception
 
@@ -68,6 +69,8 @@ class Lanes:
         obs, reward, flags: what arrived last, (count, ...); obs is a tree of arrays.
         actions: the tree of arrays that is sent.
         failovers: what was survived, the latest of it.
+        busy: something was sent whose answer has not been taken in.
+        away: the lanes whose environments are being replaced, as far as the kernel was heard.
 
     Raises:
         MachineError: the machine, or an installation, can't.
@@ -83,6 +86,7 @@ class Lanes:
         self.failovers: deque[talk.Survived] = deque(maxlen=FAILOVERS_KEPT)
         self.files: tuple[str, ...] = ()
         self.busy = False
+        self.away: set[str] = set()
         self._early = self._arrived = False
         self._answer_s, self._close_s = answer_s, close_s
         self._reads_rewards = order.reward
@@ -182,17 +186,42 @@ class Lanes:
         """End a use that `enter` began."""
         self._lock.release()
 
-    def send(self) -> bool:
-        """Send `actions`, wait for all; return whether any has more to tell (`told`)."""
-        self.busy = True
-        if self.all_actions.variable:
-            self._send_each()
+    def send(self, *, again: bool = False) -> bool:
+        """Send `actions`, wait for all; return whether any has more to tell (`told`).
+
+        Args:
+            again: they have been sent; only wait.
+        """
+        call = self._begin(again=again)
+        try:
+            notable = call(SLICE_S)
+        except (RingTimeout, RingInterrupted):
             notable = self._gather(self._lockstep.gather)
-        else:
-            try:
-                notable = self._lockstep.step(SLICE_S)
-            except (RingTimeout, RingInterrupted):
-                notable = self._gather(self._lockstep.gather)
+        return self._taken_in(notable)
+
+    def send_or_leave(self, *, again: bool) -> bool | None:
+        """As `send`, but None as soon as it is known that an environment's process is away. Its
+        answer is waited for by another call then, with `again`."""
+        call = self._begin(again=again)
+        until = time.monotonic() + self._answer_s
+        while True:
+            with contextlib.suppress(RingTimeout, RingInterrupted):
+                return self._taken_in(call(0.0 if again and self.away else COAST_SLICE_S))
+            self._listen(until)
+            if self.away:
+                return None
+            call = self._lockstep.gather
+
+    def _begin(self, *, again: bool) -> Callable[[float], bool]:
+        self.busy = True
+        if again:
+            return self._lockstep.gather
+        if not self.all_actions.variable:
+            return self._lockstep.step
+        self._send_each()
+        return self._lockstep.gather
+
+    def _taken_in(self, notable: bool) -> bool:
         if self._reads_rewards:
             self._await_rewards(range(len(self.lanes)))
         self.busy = False
@@ -360,8 +389,12 @@ class Lanes:
 
     def _take(self, message: talk.AnyMessage) -> None:
         match message:
+            case talk.Away():
+                self.away.add(message.agent)
             case talk.Survived():
                 self.failovers.append(message)
+                if message.role == "env":
+                    self.away.discard(message.agent)
             case talk.Lost():
                 what = f"{message.agent}: {message.cause}"
                 self._failed = self._failed or (what, message.report)

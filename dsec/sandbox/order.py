@@ -56,6 +56,8 @@ class Given:
     limits: Mapping[str, Any] | None = None
     reward: str | Mapping[str, Any] | None = None
     record: str | Path | None = None
+    coasts: bool = False
+    """It knows what to do with failover.cached_steps."""
 
 
 def make_order(given: Given, *, lanes: int, num_envs: int, autoreset: str) -> talk.Order:
@@ -88,6 +90,11 @@ def make_order(given: Given, *, lanes: int, num_envs: int, autoreset: str) -> ta
         checked = Agent.model_validate(agent)
     except ValidationError as error:
         raise ValueError(_in_words(error)) from None
+    if checked.failover.cached_steps and not given.coasts:
+        raise ValueError(
+            "failover.cached_steps is for an AgentSandbox: a vector steps all its environments at"
+            " once and waits for them all. Leave it out here"
+        )
     return talk.Order(
         version=__version__,
         agent=checked.model_dump(mode="json", exclude_unset=True),
@@ -110,6 +117,11 @@ def limits_of(order: talk.Order) -> tuple[float, float, float]:
     work_s = max(deadlines.step_s, deadlines.reset_s) + deadlines.reward_s
     answer_s = 3 * (work_s + deadlines.construct_s) + STEP_MARGIN_S
     return start_s, answer_s, deadlines.close_s + 5.0
+
+
+def cached_steps_of(order: talk.Order) -> int:
+    """How many stale observations a step may be answered with in a row."""
+    return Agent.model_validate(order.agent).failover.cached_steps
 
 
 def spec_of(env: EnvName | None) -> EnvSpec | None:

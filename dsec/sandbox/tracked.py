@@ -13,11 +13,13 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from numpy.typing import NDArray
 
 from dsec.engine import talk
 from dsec.errors import EnvironmentLost, InvalidAction, LayoutError
 from dsec.ipc.layout import FLAG_INFRA, FLAG_TERMINATED, FLAG_TRUNCATED
 from dsec.sandbox import remote
+from dsec.sandbox.coasting import Coasting, Step
 from dsec.sandbox.lanes import Lanes
 from dsec.sandbox.trees import arrays
 
@@ -33,8 +35,9 @@ class TrackedEnv(gymnasium.Env[Any, Any]):
     thread at a time, in the process that made it.
 
     If the environment's process dies its successor goes on in the same episode, and nothing is
-    to be seen of it here, but in `failovers`. Where that is impossible `step` returns the last
-    observation, reward 0.0, `truncated`, and the cause as `info["dsec"]["infra_failure"]`.
+    to be seen of it here, but in `failovers`, and with `cached_steps` in some infos. Where that is
+    impossible `step` returns the last observation, reward 0.0, `truncated`, and the cause as
+    `info["dsec"]["infra_failure"]`.
 
     Attributes:
         failovers: what was survived, the latest thousand.
@@ -56,6 +59,7 @@ class TrackedEnv(gymnasium.Env[Any, Any]):
         spec: gymnasium.envs.registration.EnvSpec | None,
         step_api: str,
         reward_window_size: int,
+        cached_steps: int,
     ) -> None:
         put = object.__setattr__  # ours; any other attribute is the environment's
         put(self, "_lanes", lanes)
@@ -66,8 +70,10 @@ class TrackedEnv(gymnasium.Env[Any, Any]):
         put(self, "action_space", lanes.action_space)
         put(self, "_read", lanes.layout.read)
         put(self, "_write", lanes.all_actions.write)
-        floats = [each for each in arrays(lanes.actions) if each.dtype.kind in "fc"]
-        put(self, "_floats", floats)
+        put(self, "_floats", _floats(lanes.actions))
+        coast = Coasting(lanes, cached_steps) if cached_steps else None
+        put(self, "_coast", coast)
+        put(self, "_unsent", _floats(coast.actions) if coast is not None else [])
         about = self._ask({"do": "about"})
         put(self, "metadata", about["metadata"])
         put(self, "render_mode", about["render_mode"])
@@ -93,26 +99,16 @@ class TrackedEnv(gymnasium.Env[Any, Any]):
         try:
             if self._lost is not None:
                 return self._end_as_lost()
-            if lanes.busy:
-                lanes.settle()
-            try:
-                self._write(lanes.actions, 0, action)
-            except LayoutError as error:
-                raise InvalidAction(str(error)) from None
-            for array in self._floats:
-                if np.isnan(array).any():
-                    raise InvalidAction(f"action: {action!r} is not a number (NaN)")
-            info: dict[str, Any] = {}
-            flags = 0
-            if lanes.send():
-                info = self._told()
-                flags = int(lanes.flags[0])
-            obs, reward = self._read(lanes.obs, 0), float(lanes.reward[0])
+            if self._coast is not None:
+                made = self._coasted(self._coast, action)
+            else:
+                if lanes.busy:
+                    lanes.settle()
+                self._check(action, lanes.actions, self._floats)
+                made = self._answer(lanes.send())
         finally:
             lanes.leave()
-        self._window.append(reward)
-        terminated, truncated = bool(flags & FLAG_TERMINATED), bool(flags & FLAG_TRUNCATED)
-        return self._result(obs, reward, terminated, truncated, info)
+        return self._result(*made)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -134,6 +130,8 @@ class TrackedEnv(gymnasium.Env[Any, Any]):
         try:
             (_, infos) = lanes.request(asked)[0]
             object.__setattr__(self, "_lost", None)
+            if self._coast is not None:
+                self._coast.forget()
             return self._read(lanes.obs, 0), infos[0]
         finally:
             lanes.leave()
@@ -263,6 +261,7 @@ class TrackedEnv(gymnasium.Env[Any, Any]):
         lanes: Lanes = self._lanes
         lanes.enter()
         try:
+            self._keep_what_is_due()
             _, infos = lanes.request(asked)[0]
             told = infos[0]["dsec"]
             if "infra_failure" in told and lanes.flags[0] & FLAG_INFRA:
@@ -272,6 +271,53 @@ class TrackedEnv(gymnasium.Env[Any, Any]):
             return told["answer"][0]
         finally:
             lanes.leave()
+
+    def _check(self, action: Any, into: Any, floats: list[NDArray[Any]]) -> None:
+        """Write an action into arrays, if it is one."""
+        try:
+            self._write(into, 0, action)
+        except LayoutError as error:
+            raise InvalidAction(str(error)) from None
+        for array in floats:
+            if np.isnan(array).any():
+                raise InvalidAction(f"action: {action!r} is not a number (NaN)")
+
+    def _answer(self, notable: bool) -> Step:
+        """What came of a step; raise what the environment raised in it."""
+        lanes: Lanes = self._lanes
+        info: dict[str, Any] = {}
+        flags = 0
+        if notable:
+            info = self._told()
+            flags = int(lanes.flags[0])
+        reward = float(lanes.reward[0])
+        self._window.append(reward)
+        ends = bool(flags & FLAG_TERMINATED), bool(flags & FLAG_TRUNCATED)
+        return self._read(lanes.obs, 0), reward, *ends, info
+
+    def _coasted(self, coast: Coasting, action: Any) -> Step:
+        """A step where the environment's process is not waited for at all costs."""
+        lanes: Lanes = self._lanes
+        if coast.due:
+            self._check(action, coast.actions, self._unsent)
+        else:
+            if lanes.busy:
+                lanes.settle()
+            self._check(action, lanes.actions, self._floats)
+        if coast.holds:
+            return coast.take()
+        notable = coast.answer(action)
+        if notable is None:
+            return self._read(lanes.obs, 0), 0.0, False, False, coast.stale()
+        coast.keep(lambda: self._answer(notable))
+        return coast.take()
+
+    def _keep_what_is_due(self) -> None:
+        """Something else is asked for while a step's answer is due: that is returned later."""
+        coast: Coasting | None = self._coast
+        if coast is not None and coast.due and not coast.holds:
+            notable = self._lanes.send(again=True)
+            coast.keep(lambda: self._answer(notable))
 
     def _told(self) -> dict[str, Any]:
         """The info of the step; raise what the environment raised in it."""
@@ -299,6 +345,11 @@ class TrackedEnv(gymnasium.Env[Any, Any]):
 _OWN = frozenset(
     ("observation_space", "action_space", "metadata", "render_mode", "spec", "_lanes", "_lost")
 )
+
+
+def _floats(tree: Any) -> list[NDArray[Any]]:
+    """The arrays of a tree that may hold what is no number."""
+    return [each for each in arrays(tree) if each.dtype.kind in "fc"]
 
 
 def _method(env: TrackedEnv, name: str, doc: str) -> Callable[..., Any]:

@@ -103,6 +103,11 @@ MISTAKES = [
     ),
     (
         "count: 2",
+        "failover: {cached_steps: 3}",
+        "c:5:16: agents[0].failover.cached_steps: 3 has no effect in a run: ",
+    ),
+    (
+        "count: 2",
         "ipc: {ring_slots: 1}",
         "c:5:11: agents[0].ipc.ring_slots: must be at least 4",
     ),

@@ -67,6 +67,8 @@ class Trap(gymnasium.Env[Any, Any]):
     def _spring(self) -> None:
         if self.path:
             if Path(self.path).exists():
+                if self.what == "hang then raise":
+                    raise ValueError("trapped")
                 return
             Path(self.path).touch()
         match self.what:
@@ -76,7 +78,7 @@ class Trap(gymnasium.Env[Any, Any]):
                 os.kill(os.getpid(), signal.SIGKILL)
             case "exit":
                 os._exit(3)
-            case "hang":
+            case "hang" | "hang then raise":
                 while True:
                     pass
             case "raise":
