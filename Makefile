@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-C_SOURCES := $(wildcard ipc/*.c ipc/*.h sml/*.c sml/*.h) ipc/_ring_build.py sml/_pool_build.py
+C_SOURCES := $(wildcard ipc/*.c ipc/*.h sml/*.c sml/*.h) ipc/_ring_build.py sml/_pool_build.py $(wildcard dsec/buffer/*.c dsec/buffer/*.h) dsec/buffer/_delta_build.py
 
 .PHONY: help run test lint types unit sanitize bench soak clean
 
@@ -38,9 +38,10 @@ types: $(STAMP) ## mypy, strict.
 unit: $(STAMP) ## The Python tests.
 	$(BIN)/python -m pytest -m "not soak"
 
-sanitize: $(STAMP) ## The C of the rings and of the pool under address, undefined-behaviour and thread sanitizers.
+sanitize: $(STAMP) ## The C of rings, pool and buffer under address, undefined-behaviour and thread sanitizers.
 	$(MAKE) -C tests/ipc/c
 	$(MAKE) -C tests/sml/c
+	$(MAKE) -C tests/buffer/c
 
 bench: $(STAMP) ## The benchmarks (minutes).
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
@@ -50,4 +51,4 @@ soak: $(STAMP) ## Long crash loops (tens of minutes).
 	$(BIN)/python -m pytest -m soak --timeout 3600
 
 clean: ## Remove what the targets made, the virtual environment too.
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis dsec/ipc/_ring.*.so dsec/ipc/_ring.c dsec/sml/_pool.*.so dsec/sml/_pool.c
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis dsec/ipc/_ring.*.so dsec/ipc/_ring.c dsec/sml/_pool.*.so dsec/sml/_pool.c dsec/buffer/_delta.*.so dsec/buffer/_delta.c

@@ -20,5 +20,6 @@ setup(
     cffi_modules=[
         "dsec/ipc/_ring_build.py:ffibuilder",
         "dsec/sml/_pool_build.py:ffibuilder",
+        "dsec/buffer/_delta_build.py:ffibuilder",
     ]
 )

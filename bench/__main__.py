@@ -24,6 +24,7 @@ NAMES = {
     "failover": "SIGSEGV to the next observation against a fresh process; what protection costs",
     "exact": "runs whose runners are killed at random instants, compared with runs in peace",
     "turns": "what a call costs when processes take turns on a core: why bench run is as it is",
+    "buffer": "TrajectoryBuffer beside lists of tensors and sb3-extra-buffers",
     "codecs": "capturing and restoring environments against pickle, deepcopy and fork",
 }
 

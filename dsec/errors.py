@@ -94,6 +94,15 @@ class SnapshotError(DsecError):
     attribute. Raised before anything is changed, wherever that can be known before."""
 
 
+class BufferTooLarge(LocalError, MemoryError):
+    """A trajectory buffer would take more memory than its threshold or the machine has. Raised
+    before any of it is allocated; the message has the figures."""
+
+
+class BufferFull(DsecError):
+    """A step can't be taken in: all that could be freed for it is held. The buffer is as it was."""
+
+
 class JournalError(DsecError):
     """A journal or a recording can't be written or read."""
 

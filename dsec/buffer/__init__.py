@@ -1,0 +1,442 @@
+"""dsec.buffer: trajectories in a fraction of their memory, `TrajectoryBuffer`.
+
+Owns what users call, the threshold and who has to go for it. Steps come in whole, are compressed
+when they get older, and leave their reward behind in the end (lane.py). Nothing here starts a
+process or a thread; a buffer belongs to the thread that uses it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dsec.buffer import spans
+from dsec.buffer.arena import Arena, aligned
+from dsec.buffer.checks import float_dtype, whole_number
+from dsec.buffer.figures import MIB, Batch, Footprint, Hold, Usage, available_bytes, mib
+from dsec.buffer.lane import SEGMENT_BYTES, Claim, Lane, Tiers
+from dsec.buffer.leaves import Tree, alongside, joined
+from dsec.buffer.planes import Quantization
+from dsec.buffer.spans import Span
+from dsec.errors import BufferFull, BufferTooLarge, LocalError
+
+__all__ = ["Batch", "Footprint", "Hold", "TrajectoryBuffer", "Usage"]
+
+_BLOCK_MIN = 64 << 10
+_PAGE = 4096
+
+
+class TrajectoryBuffer:
+    """Steps of one agent, or of several, by age: whole, compressed, and then the reward only.
+
+    Integer observations come back bit for bit, whatever their age. Floats are exact while they are
+    whole; compressed, an element is off by at most 1/510 of the range that it had in its chunk and
+    by the last place of its dtype (`set_quantization_config` for other ways). Frames that
+    observations share, as those of a frame stack do, are stored once.
+
+    Args:
+        max_length: steps of each agent of which the reward is kept.
+        reward_decay: discount of `returns` for each step, 0..1. What is freed first for lack of
+            memory is what this weighs least: the oldest.
+        gc_threshold_mb: MiB that the buffer never exceeds, bookkeeping included; batches that were
+            handed out are the caller's.
+        burst_memory_prealloc_mb: MiB for compressed observations that are taken when the first step
+            comes in, and kept; never more than the buffer is expected to need.
+        full_steps: age from which on an observation is compressed.
+        compressed_steps: age from which on only its reward is there; None for max_length.
+        key_every: steps from one key frame to the next. Left out: up to 32, and 64 for floats.
+        seed: of what `sample_batch` draws.
+
+    Raises:
+        LocalError: a value is outside its range.
+        BufferTooLarge: the rewards alone take more than the threshold.
+    """
+
+    def __init__(
+        self,
+        max_length: int = 1000,
+        reward_decay: float = 0.99,
+        gc_threshold_mb: float = 2048,
+        burst_memory_prealloc_mb: float = 512,
+        *,
+        full_steps: int = 10,
+        compressed_steps: int | None = 100,
+        key_every: int | None = None,
+        seed: int | None = None,
+    ) -> None:
+        whole_number(max_length, "max_length", 1)
+        whole_number(full_steps, "full_steps", 1)
+        compressed = max_length if compressed_steps is None else compressed_steps
+        whole_number(compressed, "compressed_steps", 1)
+        if key_every is not None:
+            whole_number(key_every, "key_every", 2)
+        if not 0 <= reward_decay <= 1:
+            raise LocalError(f"reward_decay is a discount from 0 to 1, not {reward_decay}")
+        if not 0 < gc_threshold_mb < math.inf:
+            raise LocalError(
+                f"gc_threshold_mb must be more than 0 and finite, not {gc_threshold_mb}"
+            )
+        if not 0 <= burst_memory_prealloc_mb <= gc_threshold_mb:
+            raise LocalError(
+                f"burst_memory_prealloc_mb ({burst_memory_prealloc_mb}) is part of what "
+                f"gc_threshold_mb ({gc_threshold_mb}) limits, so from 0 to that"
+            )
+        full = min(full_steps, max_length)
+        self._tiers = Tiers(max_length, full, max(full, min(compressed, max_length)), key_every)
+        self._decay = float(reward_decay)
+        self._threshold = int(gc_threshold_mb * MIB)
+        self._prealloc = int(burst_memory_prealloc_mb * MIB)
+        self._reward_dtype: np.dtype[Any] = np.dtype(np.float64)
+        self._how = Quantization()
+        self._random = np.random.default_rng(seed)
+        self._lanes: dict[str, Lane] = {}
+        self._trees: tuple[Tree, Tree] | None = None
+        self._arena: Arena | None = None
+        self._claims: list[Claim] = []
+        if max_length * 9 > self._threshold:
+            raise BufferTooLarge(
+                f"{max_length:,} rewards take {mib(max_length * 9)}, and gc_threshold_mb is "
+                f"{mib(self._threshold)}"
+            )
+
+    # ------------------------------------------------------------------ coming in
+
+    def push(
+        self,
+        obs: Any,
+        action: Any,
+        reward: Any,
+        done: Any,
+        *,
+        agent: str = "",
+        rollout: int = 0,
+    ) -> None:
+        """Take in one step.
+
+        Args:
+            obs: what the action was chosen on: an array, a tensor, or a dict or tuple of them, of
+                the same structure, shapes and dtypes each time. Copied.
+            action: likewise; a number will do.
+            reward: a finite number.
+            done: whether the episode ends with this step. The next step is of the next episode.
+            agent: whose step it is; each agent has its own ages and episodes.
+            rollout: a label of the caller's, for `hold` and `drop`.
+
+        Raises:
+            LocalError: a value doesn't fit the first ones; the buffer is as it was.
+            BufferTooLarge: what one agent takes at least is more than the threshold, or what it may
+                take is more than the machine has free. Nothing was allocated.
+            BufferFull: the step doesn't fit without freeing what is held; the buffer is as it was.
+        """
+        value, ends = float(reward), bool(done)
+        if not math.isfinite(value):
+            raise LocalError(f"the reward is {value}; returns can't be computed with that")
+        lane = self._lanes.get(agent)
+        new = lane is None
+        if lane is None:
+            lane = self._new_lane(agent, obs, action)
+        parts = lane.checked(obs, action)
+        if new:
+            self._admit(lane)
+        assert self._arena is not None
+        self._make_room(lane)
+        episode = lane.episode
+        for claim in self._claims:
+            claim.goes_on(agent, lane.steps, episode, rollout)
+        lane.take(parts, value, ends, rollout, self._arena)
+        lane.age(self._held(lane))
+
+    def _new_lane(self, agent: str, obs: Any, action: Any) -> Lane:
+        trees = self._trees or (Tree(obs, "obs"), Tree(action, "action"))
+        return Lane(agent, trees, self._tiers, self._reward_dtype)
+
+    def _admit(self, lane: Lane) -> None:
+        """Let a new agent in, if there is memory for it."""
+        size = self._planned(lane)
+        if self._arena is None:
+            block = _block(lane)
+            if size.fixed + block > self._threshold:
+                raise BufferTooLarge(
+                    f"one agent takes {mib(size.fixed)} before anything is compressed, and blocks "
+                    f"of {mib(block)} then, which is more than gc_threshold_mb "
+                    f"({mib(self._threshold)}): raise that, or lower max_length, full_steps or "
+                    "key_every"
+                )
+            if size.most > (free := available_bytes()):
+                raise BufferTooLarge(
+                    f"the buffer may take {mib(size.most)}, and this machine has {mib(free)} free: "
+                    "lower gc_threshold_mb to what there is"
+                )
+            blocks = (self._threshold - size.fixed) // block
+            self._arena = Arena(block, blocks, min(size.preallocated // block, blocks))
+            self._trees = lane.obs, lane.action
+        else:
+            while self._taken() + size.fixed > self._threshold:
+                if not self._free_one():
+                    raise BufferTooLarge(
+                        f"another agent takes {mib(size.fixed)} more, and the buffer has "
+                        f"{mib(self._taken())} of {mib(self._threshold)} (gc_threshold_mb) in use"
+                    )
+        self._lanes[lane.agent] = lane
+
+    def _make_room(self, lane: Lane) -> None:
+        """Do what is due before a step comes in, freeing the oldest where memory lacks."""
+        arena, first = self._arena, lane.steps - self._tiers.length
+        assert arena is not None
+        if first >= 0 and spans.touches(self._held(lane), first, first):
+            raise BufferFull(
+                f"step {first} of agent {lane.agent!r} is held, and max_length is "
+                f"{self._tiers.length:,}: release the hold, or raise max_length"
+            )
+        self._fit(SEGMENT_BYTES)
+        for store in lane.due():
+            coded, cast = store.code(self._how)
+            self._fit(SEGMENT_BYTES + arena.more(coded.nbytes), coded.nbytes)
+            place = arena.place(coded.parts, coded.nbytes)
+            assert place is not None, "an arena has as many blocks as the threshold"
+            store.placed(place, coded, cast)
+
+    def _fit(self, more: int, chunk: int = 0) -> None:
+        """Free what is oldest until so many bytes more are within the threshold.
+
+        Raises:
+            BufferFull: there is nothing to free that isn't held.
+        """
+        arena = self._arena
+        assert arena is not None
+        while self._taken() + more > self._threshold or (chunk and not arena.has_room(chunk)):
+            if not self._free_one():
+                raise BufferFull(
+                    f"the buffer has {mib(self._taken())} of {mib(self._threshold)} "
+                    "(gc_threshold_mb) in use and all that could be freed is held: release a hold, "
+                    "or raise gc_threshold_mb"
+                )
+            more = min(more, SEGMENT_BYTES + arena.more(chunk)) if chunk else more
+
+    def _free_one(self) -> bool:
+        """Free the chunk that the reward's decay weighs least; whether there was one."""
+        oldest: tuple[int, Lane] | None = None
+        for lane in self._lanes.values():
+            chunk = lane.oldest_chunk(self._held(lane))
+            if chunk is not None and (oldest is None or lane.steps - chunk.last > oldest[0]):
+                oldest = lane.steps - chunk.last, lane
+        if oldest is None:
+            return False
+        lane = oldest[1]
+        held = self._held(lane)
+        chunk = lane.oldest_chunk(held)
+        assert chunk is not None
+        lane.give_up(chunk, held)
+        return True
+
+    # ------------------------------------------------------------------ going out
+
+    def sample_batch(self, batch_size: int = 32, *, agent: str | None = None) -> Batch:
+        """Draw transitions, each with the same probability and independently of the others.
+
+        Only steps whose observation is there can be drawn, and of an episode that goes on not the
+        newest, whose successor nobody knows. The reward-only ones are in `rewards` and `returns`.
+
+        Args:
+            batch_size: how many.
+            agent: of this agent only. Left out: of all.
+
+        Raises:
+            LocalError: there is no such agent, or nothing to draw from yet.
+        """
+        whole_number(batch_size, "batch_size", 1)
+        lanes = [self._lane(agent)] if agent is not None else list(self._lanes.values())
+        ranges = [lane.sampled(self._held(lane)) for lane in lanes]
+        counts = [spans.count(each) for each in ranges]
+        total = sum(counts)
+        if not total:
+            raise LocalError("there is nothing to sample yet: push a step and its successor first")
+        drawn = self._random.integers(total, size=batch_size)
+        bounds = np.cumsum([0, *counts])
+        of = np.searchsorted(bounds, drawn, side="right") - 1
+        steps = np.empty(batch_size, np.int64)
+        for i in np.unique(of):
+            rows = of == i
+            steps[rows] = spans.nth(ranges[i], drawn[rows] - bounds[i])
+        return self._batch(lanes, of, steps)
+
+    def _batch(self, lanes: list[Lane], of: NDArray[np.int64], steps: NDArray[np.int64]) -> Batch:
+        """The transitions at these steps of these lanes."""
+        n, picked = len(steps), np.unique(of)
+        parts = [(np.flatnonzero(of == i), lanes[i]) for i in picked]
+        found = [self._rows(lane, steps[rows]) for rows, lane in parts]
+        if len(found) == 1:
+            columns = found[0]
+        else:
+            back = np.argsort(np.concatenate([rows for rows, _ in parts]))
+            columns = [joined(column, back) for column in zip(*found, strict=True)]
+        assert self._trees is not None
+        obs, action = self._trees
+        k, tail = len(obs.leaves), len(obs.leaves) + len(action.leaves)
+        reward, done, returns = columns[tail + k :]
+        return Batch(
+            obs=obs.build(columns[:k]),
+            action=action.build(columns[k:tail]),
+            reward=reward,
+            next_obs=obs.build(columns[tail : tail + k]),
+            done=done,
+            returns=returns,
+            step=steps,
+            agent=[lanes[i].agent for i in of] if len(picked) > 1 else [lanes[picked[0]].agent] * n,
+        )
+
+    def _rows(self, lane: Lane, steps: NDArray[np.int64]) -> list[Any]:
+        """Observations and actions, next observations, reward, done and return of steps."""
+        n, places = len(steps), steps % self._tiers.length
+        done = lane.dones[places]
+        after = np.where(done, steps, steps + 1)
+        read = lane.read(np.concatenate([steps, after]))
+        k = len(lane.obs.leaves)
+        returns = lane.returns(self._decay)[steps - lane.oldest]
+        now = [leaf[:n] for leaf in read]
+        last = [lane.rewards[places], done, returns]
+        kind = lane.obs.leaves[0]  # rewards and flags come as tensors where observations do
+        return [*now, *(leaf[n:] for leaf in read[:k]), *(alongside(each, kind) for each in last)]
+
+    @property
+    def rewards(self) -> NDArray[Any]:
+        """The rewards that are there, (n,) of the reward dtype, oldest first; agent after agent in
+        the order of their first steps."""
+        return self._joined([lane.latest(lane.rewards) for lane in self._lanes.values()])
+
+    @property
+    def returns(self) -> NDArray[np.float64]:
+        """The return from each of these steps on, float64 (n,): G = r + reward_decay * G', and r
+        where an episode ends; after the newest step comes 0."""
+        return self._joined([lane.returns(self._decay) for lane in self._lanes.values()])
+
+    def _joined(self, arrays: list[NDArray[Any]]) -> NDArray[Any]:
+        return np.concatenate(arrays) if arrays else np.zeros(0, self._reward_dtype)
+
+    def __len__(self) -> int:
+        """Steps whose reward is there, of all agents."""
+        return sum(lane.steps - lane.oldest for lane in self._lanes.values())
+
+    # ------------------------------------------------------------------ what may go, and what not
+
+    def hold(
+        self, *, agent: str | None = None, episode: int | None = None, rollout: int | None = None
+    ) -> Hold:
+        """Keep the observations of these steps, whatever their age and however little memory there
+        is, until `release`: those that are there now, and those that are pushed from now on.
+
+        Args:
+            agent, episode, rollout: whose; what is left out can be any. An agent's episodes are
+                numbered from 0.
+        """
+        claim = Claim(agent, episode, rollout)
+        for lane in self._lanes.values():
+            claim.found(lane, self._held(lane))
+        self._claims.append(claim)
+
+        def release() -> None:
+            if claim in self._claims:
+                self._claims.remove(claim)
+                for lane in self._lanes.values():
+                    lane.sweep(self._held(lane))
+
+        return Hold(release)
+
+    def drop(
+        self, *, agent: str | None = None, episode: int | None = None, rollout: int | None = None
+    ) -> None:
+        """Free the observations of these steps now, but for what is held; rewards stay."""
+        claim = Claim(agent, episode, rollout)
+        for lane in self._lanes.values():
+            held = self._held(lane)
+            lane.drop(spans.without(lane.matching(claim), held))
+            lane.sweep(held)
+
+    def _held(self, lane: Lane) -> list[Span]:
+        if not self._claims:
+            return []
+        return spans.union(
+            span for claim in self._claims for span in claim.steps.get(lane.agent, ())
+        )
+
+    # ------------------------------------------------------------------ settings and figures
+
+    def set_quantization_config(
+        self, obs_dtype: Any = None, obs_quantize: bool = False, reward_dtype: Any = None
+    ) -> None:
+        """How floats are kept from now on; what is compressed already stays as it is.
+
+        Args:
+            obs_dtype: float16, float32 or float64, of numpy or torch: what compressed floats are
+                rounded to, if it is narrower than their own. None: exactly as they are.
+            obs_quantize: a byte for each instead, as a buffer does that nobody has told.
+            reward_dtype: what rewards are kept in; those that are there are converted. None: as it
+                is (float64 at first).
+
+        Raises:
+            LocalError: no such dtype, or obs_dtype beside obs_quantize.
+        """
+        dtype = None if obs_dtype is None else float_dtype(obs_dtype, "obs_dtype")
+        rewards = None if reward_dtype is None else float_dtype(reward_dtype, "reward_dtype")
+        self._how = Quantization(bool(obs_quantize), dtype)
+        if rewards is not None:
+            self._reward_dtype = rewards
+            for lane in self._lanes.values():
+                lane.rewards = lane.rewards.astype(rewards)
+                lane.returns_cache = None
+
+    def footprint(self, obs: Any, action: Any) -> Footprint:
+        """What a buffer of such steps, of one agent, will take; nothing is allocated for it.
+
+        Raises:
+            LocalError: something in them is no array of numbers.
+        """
+        trees = Tree(obs, "obs"), Tree(action, "action")
+        return self._planned(Lane("", trees, self._tiers, self._reward_dtype))
+
+    def _planned(self, lane: Lane) -> Footprint:
+        fixed = lane.fixed_bytes
+        block = _block(lane)
+        most = min(fixed + aligned(lane.worst_bytes(), block) + block, self._threshold)
+        ahead = min(self._prealloc, lane.expected_bytes(), max(most - fixed, 0))
+        plain = self._tiers.length * (lane.obs.nbytes + lane.action.nbytes)
+        return Footprint(fixed, ahead // block * block, most, plain)
+
+    def usage(self) -> Usage:
+        """What it takes now."""
+        lanes = self._lanes.values()
+        arena = self._arena
+        full, index = (
+            sum(lane.full_bytes for lane in lanes),
+            sum(lane.index_bytes for lane in lanes),
+        )
+        fixed = sum(lane.fixed_bytes for lane in lanes)
+        compressed = 0 if arena is None else arena.committed
+        observed = sum(spans.count(lane.wanted(self._held(lane))) for lane in lanes)
+        return Usage(
+            total=fixed + compressed,
+            full=full,
+            waiting=fixed - full - index,
+            compressed=compressed,
+            index=index,
+            stored=0 if arena is None else arena.stored,
+            steps=len(self),
+            observed=observed,
+            plain=0 if self._trees is None else observed * self._trees[0].nbytes,
+        )
+
+    def _taken(self) -> int:
+        assert self._arena is not None
+        return sum(lane.fixed_bytes for lane in self._lanes.values()) + self._arena.committed
+
+    def _lane(self, agent: str) -> Lane:
+        if agent not in self._lanes:
+            raise LocalError(f"there is no agent {agent!r} here: {sorted(self._lanes)}")
+        return self._lanes[agent]
+
+
+def _block(lane: Lane) -> int:
+    return aligned(max(lane.largest_chunk(), _BLOCK_MIN), _PAGE)
