@@ -73,7 +73,8 @@ def diagnose(found: Evidence) -> Death:
     sender = 0
     if found.word is not None and found.word.since >= found.wired_at:
         phase, seq = (found.word.phase or phase), found.word.seq
-    if found.crash is not None and found.crash.time_ns / 1e9 >= found.wired_at:
+    written = found.crash is not None and found.crash.time_ns / 1e9 >= found.wired_at
+    if found.crash is not None and written:
         phase, seq = (found.crash.phase or phase), found.crash.seq
         at = found.crash.time_ns / 1e9
         # A signal that was sent carries no address.
@@ -81,6 +82,8 @@ def diagnose(found: Evidence) -> Death:
         sender = found.crash.sender
     failed, broken = found.said.get(Failed), found.said.get(ImportFailed)
     crashing = found.said.get(Crashing)
+    if crashing is not None and not written:  # it had no outbox yet to write that in
+        sender, seq = crashing.sender, max(seq, crashing.seq)
     # One that crashes may be killed before it is through with its stacks: its own word counts.
     signum = crashing.signal if crashing is not None else found.signum
     kind = "signal" if signum else "exit"

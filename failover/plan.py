@@ -27,7 +27,7 @@ from dsec.failover.intensity import backoff_s, request_restart
 from dsec.ipc.frames import Phase, Role
 from dsec.report import EXIT_PERMANENT, RECYCLED, Death
 
-POISON_DEATHS = 2  # at the same record, without progress: then an env doesn't try it again
+POISON_DEATHS = 2  # of the same step, without progress: then an env doesn't try it again
 SPARES_MAX, SPARES_PERIOD_S = 5, 60.0  # a spare that keeps dying is done without for a while
 SPARE_AFTER_S = 0.005  # to fork one takes the processor from the successor, which has more to do
 CRASH_MORE_S = 0.002  # a crashed one writes its stacks until then, once its successor waits for it
@@ -67,12 +67,14 @@ class Act(NamedTuple):
 
 class Lost(NamedTuple):
     """Who held the seat, or was to hold it, won't go on. `seq` is the record that it was at, -1 if
-    unknown; `phase` what user code it was in; `outside`: somebody else killed it; `planned`: it was
-    well, and stepped aside at a boundary."""
+    unknown; `phase` what user code it was in; `killed`: by SIGKILL, which is somebody else's;
+    `sent`: so was the signal that it died of, as its handler saw; `planned`: it was well, and
+    stepped aside at a boundary."""
 
     seq: int
     phase: Phase
-    outside: bool = False
+    killed: bool = False
+    sent: bool = False
     planned: bool = False
 
     @classmethod
@@ -80,7 +82,7 @@ class Lost(NamedTuple):
         """What a death means here."""
         killed = death.kind == "signal" and death.signal == signal.SIGKILL
         planned = death.kind == RECYCLED
-        return cls(death.seq_last, death.phase, killed or death.sent, planned)
+        return cls(death.seq_last, death.phase, killed, death.sent, planned)
 
 
 class Reaped(NamedTuple):
@@ -107,7 +109,8 @@ class Seat:
         spare: a spare is wanted beside it.
         seq: the record at which the last one was lost that had served.
         strikes: losses in a row without progress, whatever their reason.
-        poison: those of them that fell into user code, which will do the same again.
+        fatal: those of them in user code, which will do the same again, by the record that they
+            were at; -1: somewhere in what is done again, or in what precedes it.
         why: why it is doomed.
     """
 
@@ -117,7 +120,7 @@ class Seat:
     spare: bool = False
     seq: int = -1
     strikes: int = 0
-    poison: int = 0
+    fatal: Mapping[int, int] = field(default_factory=dict)
     draining: bool = False
     why: str = ""
     spare_stamps: tuple[float, ...] = ()
@@ -126,6 +129,11 @@ class Seat:
     def away(self) -> bool:
         """Nobody serves, and somebody will."""
         return self.state not in (State.UP, State.OVER)
+
+    @property
+    def poisoned(self) -> bool:
+        """The same step killed its runner again and again."""
+        return max(self.fatal.values(), default=0) >= POISON_DEATHS
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +182,7 @@ def decide(
         case Event.DRAIN:
             seat = replace(seat, draining=True)
         case Event.READY if seat.state is State.COMING:
-            acts = (Act(Do.TAKE, seat.poison >= POISON_DEATHS),)
+            acts = (Act(Do.TAKE, seat.poisoned),)
             seat = replace(seat, state=State.TAKING)
         case Event.TAKEN if seat.state is State.TAKING:
             seat, acts = _resumed(replace(seat, state=State.TAKEN))
@@ -206,20 +214,24 @@ def _lost(
         return replace(seat, state=State.DOOMED), plan.stamps, ()  # it had published its last
     progress = served and lost.seq > seat.seq
     strikes = 1 if progress else seat.strikes + 1
-    guilty = seat.state in (State.TAKING, State.TAKEN) or (served and lost.phase is not Phase.IDLE)
-    # A signal that was sent says nothing against the step, unless memory is short again and again;
-    # then an episode can end there. For the others the budget is bound enough.
+    # SIGKILL says nothing against the step, unless memory is short again and again; then an episode
+    # can end there. For the others the budget is bound enough. A handler's word counts for good.
     short = role is Role.ENV and strikes > POISON_DEATHS
-    guilty = guilty and (not lost.outside or short)
+    guilty = not served or lost.phase is not Phase.IDLE
+    guilty = guilty and not lost.sent and (not lost.killed or short)
+    fatal = {} if progress else dict(seat.fatal)
+    if guilty:
+        fatal[lost.seq] = fatal.get(lost.seq, 0) + 1
     seat = replace(
         seat,
         seq=max(seat.seq, lost.seq) if served else seat.seq,
         strikes=strikes,
-        poison=guilty + (0 if progress else seat.poison),
+        fatal=fatal,
     )
-    if role is not Role.ENV and seat.poison > POISON_DEATHS:
+    if role is not Role.ENV and fatal.get(lost.seq, 0) > POISON_DEATHS:
         # An environment's episode can end there; for an answer there is nothing in its place.
-        why = f"record {lost.seq} was fatal {seat.poison} times"
+        at = f"record {lost.seq}" if lost.seq >= 0 else "the way to where it was"
+        why = f"{at} was fatal {fatal[lost.seq]} times"
         return replace(seat, state=State.DOOMED, why=why), plan.stamps, ()
     grant = request_restart(plan.stamps, now, plan.restarts_max, plan.period_s, jitter)
     if not grant.allowed:
@@ -237,9 +249,8 @@ def _lost(
 def _succeeded(seat: Seat) -> tuple[Seat, tuple[Act, ...]]:
     """Choose who follows: the standby, if there is one."""
     if seat.standby is Standby.UP:
-        truncate = seat.poison >= POISON_DEATHS
         taking = replace(seat, state=State.TAKING, standby=Standby.NONE)
-        return taking, (Act(Do.PROMOTE, truncate),)
+        return taking, (Act(Do.PROMOTE, seat.poisoned),)
     adopted = seat.standby is Standby.COMING
     coming = replace(seat, state=State.COMING, standby=Standby.NONE)
     return coming, (Act(Do.ADOPT if adopted else Do.FORK),)

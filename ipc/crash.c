@@ -29,6 +29,7 @@ static const int fatal[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 
 static struct sigaction before[FATAL_COUNT];
 static dsec_page *_Atomic record_page; /* my outbox, once there is one */
+static _Atomic int64_t at_record = -1; /* what it is at while it has no outbox to say that in */
 static _Atomic int control_fd = -1; /* the control channel: it hears of this process' end */
 static _Atomic int dying_thread; /* the thread that writes the record; 0 = nobody is dying */
 static int armed;
@@ -84,12 +85,23 @@ static void write_line(const dsec_crash_info *info)
     (void)written;
 }
 
-/* Say Crashing, as frames.py encodes it: a msgpack map of two, with a small number at its end. It
- * is one datagram, so it can't come apart; where the channel is full the exit must do. */
-static void announce(int signo)
+static char *put_bytes(char *at, uint64_t value, int count)
 {
-    char frame[] = "\x82\xa1t\xa8" "crashing\xa6" "signal?";
-    frame[sizeof frame - 2] = (char)signo;
+    while (count)
+        *at++ = (char)(value >> 8 * --count);
+    return at;
+}
+
+/* Say Crashing, as frames.py encodes it: a msgpack map of its tag and three numbers. It is one
+ * datagram, so it can't come apart; where the channel is full the exit must do. */
+static void announce(int signo, int32_t sender, int64_t seq)
+{
+    char frame[] = "\x84\xa1t\xa8" "crashing\xa6" "signal?\xa6" "sender\xd2" "????\xa3" "seq\xd3"
+                   "????????";
+    char *end = frame + sizeof frame - 1;
+    put_bytes(end - 8, (uint64_t)seq, 8);
+    put_bytes(end - 17, (uint32_t)sender, 4);
+    end[-26] = (char)signo;
     int fd = atomic_load_explicit(&control_fd, memory_order_relaxed);
     if (fd >= 0) {
         ssize_t sent = send(fd, frame, sizeof frame - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -107,15 +119,17 @@ static void write_record(int signo, const siginfo_t *info, const void *context)
         local.sender = info->si_pid > 0 ? info->si_pid : -1;
     local.ip = instruction_pointer(context);
     local.time_ns = dsec_now_ns();
+    int64_t seq = atomic_load_explicit(&at_record, memory_order_relaxed);
     if (page) {
         int64_t since;
         dsec_progress_read(page, &local.phase, &local.seq, &since);
         local.epoch = page->ident.epoch;
+        seq = (int64_t)local.seq;
         page->crash.info = local;
         /* SYNC POINT crash: pairs with dsec_crash_read() in segment.c. */
         atomic_store_explicit(&page->crash.written, 1, memory_order_release);
     }
-    announce(signo);
+    announce(signo, local.sender, seq);
     write_line(&local);
 }
 
@@ -207,6 +221,12 @@ int dsec_crash_attach(dsec_outbox *b)
     attached = b;
     atomic_store_explicit(&record_page, (dsec_page *)b->page, memory_order_release);
     return 0;
+}
+
+/* Who has no outbox yet is at this record, -1 if at none. */
+void dsec_crash_at(int64_t seq)
+{
+    atomic_store_explicit(&at_record, seq, memory_order_relaxed);
 }
 
 /* An outbox is being closed: don't write into it any more. */

@@ -52,6 +52,12 @@ def attach(outbox: Outbox) -> None:
     _attached = outbox
 
 
+def enter(_phase: int, seq: int) -> None:
+    """As `Outbox.enter`, for who has no outbox yet: the Crashing frame says that it was at record
+    `seq`."""
+    lib.dsec_crash_at(seq)
+
+
 def _forget_in_child() -> None:
     global _attached
     outbox, _attached = _attached, None

@@ -249,9 +249,15 @@ class Kept(Frame, tag="kept", frozen=True):
 
 
 class Crashing(Frame, tag="crashing", frozen=True):
-    """Sent by the signal handler of a runner that has crashed: its exit follows."""
+    """Sent by the signal handler of a runner that has crashed: its exit follows.
+
+    `sender`: the process that sent the signal, -1 if that has no number here, 0 if nobody did.
+    `seq`: the record that it was at, -1 if unknown; its progress word, where it has one, says so,
+    too."""
 
     signal: int
+    sender: int = 0
+    seq: int = -1
 
 
 class Clone(Frame, tag="clone", frozen=True):

@@ -326,3 +326,4 @@ int dsec_watch_signal(int signo);
 /* ---- crash.c */
 int dsec_crash_arm(int fd);
 int dsec_crash_attach(dsec_outbox *b);
+void dsec_crash_at(int64_t seq);

@@ -131,8 +131,7 @@ class Recovery:
         if runner in seat.lost and seat.story is not None:
             seat.lost.discard(runner)
             seat.story.reaped(self._run.now(), death)
-            if seat.successor is not None and seat.successor.pid:
-                self._agent.adopt(seat.successor)
+            self._adopt(seat)
             self.tell(runner.role, plan.Reaped(why_final(death)))
         return True
 
@@ -141,15 +140,17 @@ class Recovery:
         role, seat = runner.role, self._seats[runner.role]
         if not isinstance(frame, frames.Kept | frames.Clone):
             return False
-        if runner.state is not RunnerState.RUNNING and runner not in seat.lost:
-            runner.extend()
-            return True  # a successor that has kept nothing yet doesn't replace what there is
+        runner.extend()
         if isinstance(frame, frames.Kept):
+            if runner.state is not RunnerState.RUNNING and runner not in seat.lost:
+                return True  # a successor that has kept nothing yet doesn't replace what there is
             if frame.protection is not None:
                 self._protected(role, frame.protection)
             return not fds or self._keep(runner, seat, frame, fds)
         if len(fds) != 1 or runner in seat.lost:
             return len(fds) == 1
+        if runner is seat.standby:
+            return False
         if seat.standby is not None:
             seat.standby.release()
         seat.standby = self._agent.make(role)
@@ -234,10 +235,14 @@ class Recovery:
         seat.handed, kept = seat.kept, len(fds) if seat.kept.fd >= 0 else -1
         fds += [segment.readonly(fd) for fd in (seat.kept.fd,) if fd >= 0]
         seat.truncate, runner.outbox = truncate, agent.segments[role]
-        if agent.runners[role].state is RunnerState.GONE:
-            agent.adopt(runner)
+        self._adopt(seat)
         frame = frames.Takeover(wire, kept, truncate, seat.story.cause, agent.policy_learns)
         runner.order(RunnerEvent.TAKEOVER, frame, fds)
+
+    def _adopt(self, seat: _Seat) -> None:
+        """A clone is its parent's child until that one is reaped, be it a successor, too."""
+        if seat.successor is not None and seat.successor.pid and not seat.lost:
+            self._agent.adopt(seat.successor)
 
     def _resume(self, role: Role) -> None:
         seat, run = self._seats[role], self._run

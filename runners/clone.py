@@ -3,7 +3,8 @@
 A clone is the runner's plain child until the runner dies; then it comes to the supervisor. It has
 everything as it was between two records, but nothing that is not its own: not its parent's channel
 (it has one, whose other end goes to the kernel), not its outbox (a forked child never has that
-mapped), and a lifeline of its own. It sleeps until Takeover comes or its channel ends.
+mapped), and a lifeline of its own. It sleeps until Takeover comes or its channel ends. Before it
+takes over it forks once more, and that copy sleeps in its place.
 
 A process that a fork would not copy whole (shared.py) is not cloned, and it is said why. Whether
 the clone goes on as its parent did is seen when its replay is compared.
@@ -16,12 +17,13 @@ import os
 import random
 import signal
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from dsec.errors import SnapshotError
 from dsec.failover.keep import Snapshot
 from dsec.ipc import crash
 from dsec.ipc.channel import Channel, pair
-from dsec.ipc.frames import RUNNER_MARK, Clone
+from dsec.ipc.frames import RUNNER_MARK, Clone, Takeover
 from dsec.runners import isolate, shared
 from dsec.runners.loop import Session
 
@@ -72,6 +74,20 @@ class ForkKeeping:
         """
         if found := self._obstacles():
             raise SnapshotError("; ".join(found))
+        first, second = (*read, 0)[:2]
+        self._fork(Snapshot(seq, own, first, second, count, interval, "", ()))
+
+    def stay_behind(self, snapshot: Snapshot) -> None:
+        """Fork once more, in a clone that is about to take over and has done nothing since it was
+        made: if it is killed before it has made a clone of its own, there is still this one.
+
+        Raises:
+            SnapshotError: the system refuses.
+            ClonedError: in the clone that stays behind.
+        """
+        self._fork(snapshot)
+
+    def _fork(self, snapshot: Snapshot) -> None:
         try:
             files = shared.reopen(self._own_fds())
         except OSError as error:
@@ -90,16 +106,15 @@ class ForkKeeping:
             kernels.close()
             shared.replace(files)
             random.setstate(drawn)  # Python seeds it anew in each forked child
-            first, second = (*read, 0)[:2]
             become(self._session, Channel(clones))
-            raise ClonedError(Snapshot(seq, own, first, second, count, interval, "", ()))
+            raise ClonedError(snapshot)
         with contextlib.suppress(
             OSError
         ):  # whoever ends this group must not meet a late riser in it
             os.setpgid(pid, pid)
         clones.close()
         shared.let_go(files)
-        self._session.channel.send(Clone(pid, seq), (kernels.fileno(),))
+        self._session.channel.send(Clone(pid, snapshot.seq), (kernels.fileno(),))
         kernels.close()
         self._wait()
         self._end()
@@ -164,3 +179,33 @@ def become(session: Session, channel: Channel) -> None:
     session.pid = os.getpid()
     session.attention = False
     crash.arm(channel.fileno())
+
+
+class Promoted(NamedTuple):
+    """A clone that takes over: where it stands, and what has charge of the one that sleeps on."""
+
+    snapshot: Snapshot
+    keeping: ForkKeeping
+
+
+def await_takeover(session: Session, snapshot: Snapshot) -> tuple[Takeover, list[int], Promoted]:
+    """Sleep until it is this clone's turn; another one that is just like it sleeps on then.
+
+    Raises:
+        RunnerExit: the kernel's end of the channel is closed.
+        FrameError: something else than Takeover came.
+    """
+    while True:
+        frame, fds = session.expect(Takeover)
+        keeping = ForkKeeping(session)
+        if frame.truncate:  # there is nothing to be done again
+            return frame, fds, Promoted(snapshot, keeping)
+        try:
+            keeping.stay_behind(snapshot)
+        except ClonedError:
+            for fd in fds:
+                os.close(fd)
+        except SnapshotError:  # a machine that is short of something: the next one may be luckier
+            return frame, fds, Promoted(snapshot, keeping)
+        else:
+            return frame, fds, Promoted(snapshot, keeping)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dsec.ipc.frames import Constructed, Go, Phase, Takeover, Wire
 from dsec.ipc.layout import encode_spaces, ring_bytes
-from dsec.runners.clone import ClonedError
+from dsec.runners.clone import ClonedError, Promoted, await_takeover
 from dsec.runners.env import EnvWorker
 from dsec.runners.heir_env import Standing, begin, take_over
 from dsec.runners.loop import DrainedEarly, Session, live, serve_to_end
@@ -46,16 +46,16 @@ def run(session: Session, worker: type[EnvWorker] | None = None) -> None:
         session.phase = Phase.CLOSE
         stage.close()
         raise
-    clone: ClonedError | None = None
+    clone: Promoted | None = None
     while True:
         try:
             _live(session, stage, frame, fds, clone, worker or EnvWorker)
             return
         except ClonedError as cloned:
             # Here goes on what was forked: the state of the stage is kept, everything else is not.
-            clone = cloned.with_traceback(None)
+            where = cloned.snapshot
             stage.detach()
-        frame, fds = session.expect(Takeover)
+        frame, fds, clone = await_takeover(session, where)
 
 
 def _live(
@@ -63,13 +63,12 @@ def _live(
     stage: Stage,
     frame: Wire | Takeover,
     fds: list[int],
-    clone: ClonedError | None,
+    clone: Promoted | None,
     make: type[EnvWorker],
 ) -> None:
     if isinstance(frame, Takeover):
         session.phase = Phase.REPLAY
-        where = clone.snapshot if clone is not None else None
-        wiring, standing = take_over(session, stage, frame, fds, where)
+        wiring, standing = take_over(session, stage, frame, fds, clone)
         worker = make(session, wiring, stage, standing)
         serve_to_end(session, wiring, worker, Go(frame.policy_learns))
     else:

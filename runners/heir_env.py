@@ -17,13 +17,13 @@ from typing import Any
 from dsec.errors import CorruptRingError, DsecError, SnapshotError
 from dsec.failover import keep
 from dsec.failover.keep import Snapshot
-from dsec.ipc import recall, segment
+from dsec.ipc import crash, recall, segment
 from dsec.ipc.frames import Kept, Phase, Protection, Role, TakenOver, Takeover
 from dsec.ipc.layout import Layout
 from dsec.ipc.recall import Held
 from dsec.ipc.ring import FLAG_END, Peer
 from dsec.runners import episode
-from dsec.runners.clone import ForkKeeping
+from dsec.runners.clone import Promoted
 from dsec.runners.episode import EpisodeKeeping
 from dsec.runners.failure import describe
 from dsec.runners.keeping import Keeping
@@ -77,12 +77,13 @@ def take_over(
     stage: Stage,
     frame: Takeover,
     fds: list[int],
-    clone: Snapshot | None = None,
+    clone: Promoted | None = None,
 ) -> tuple[Wiring, Standing]:
     """Restore and replay, say TakenOver, wait until the dead one is fenced, catch up with it.
 
     Args:
-        clone: where this process stands, if it is a clone of the dead one; else it restores.
+        clone: of this process, if it is one of the dead one, and stands where that stood; else it
+            restores.
 
     Raises:
         PeerError: a segment is not what it should be.
@@ -91,6 +92,7 @@ def take_over(
     kept = segment.duplicate(fds[frame.kept]) if 0 <= frame.kept < len(fds) else -1
     heir = Heir(session, stage, session.attach(frame, fds), frame, kept, clone)
     session.take(over=False)
+    stage.enter = crash.enter  # the outbox is somebody else's yet
     answer = heir.answer()
     session.take(over=True)
     session.channel.send(answer)
@@ -117,7 +119,7 @@ class Heir:
         attachment: Attachment,
         frame: Takeover,
         kept: int,
-        clone: Snapshot | None,
+        clone: Promoted | None,
     ) -> None:
         self.attachment = attachment
         self._session = session
@@ -163,6 +165,8 @@ class Heir:
         standing = Standing(last.seq if last else -1, ended=bool(last and last.flags & FLAG_END))
         if last is not None and not standing.ended:
             standing = self._stand(last.seq)
+        if self._clone is not None and standing.keeping is not self._clone.keeping:
+            self._clone.keeping.close()  # what sleeps on is of no use any more
         self._own.close()
         self._forget_kept()
         self._session.seq = max(0, standing.seq)
@@ -189,7 +193,7 @@ class Heir:
             return
         if self._clone is not None:
             if self._snapshot is None:
-                self._snapshot, self._why = self._clone, ""
+                self._snapshot, self._why = self._clone.snapshot, ""
                 self._guarded(self._restore)
             return
         if self._kept < 0:
@@ -211,7 +215,7 @@ class Heir:
         where = snapshot.seq, snapshot.own, snapshot.first
         self._replay = Replay(stage, self.attachment, self._own, *where)
         if self._clone is not None:
-            self._keeping = ForkKeeping(self._session)
+            self._keeping = self._clone.keeping
         elif snapshot.codec == episode.CODEC:
             self._keeping = EpisodeKeeping(self._session, stage)
             self._replay.trail = episode.begin_again(stage, self.attachment, snapshot)

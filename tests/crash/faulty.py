@@ -154,6 +154,30 @@ class Walk(gymnasium.Env[np.ndarray, np.int64]):
         return self.place.copy(), float(self.place[0]), self.age >= 25, False, {"age": self.age}
 
 
+class Doomed(Walk):
+    """A walk whose process meets a fault at step `at`, and so does each of the next ones that come
+    to an earlier step, be it in a replay, until there were `kills`: each leaves its number."""
+
+    def __init__(self, fault: str, at: int, kills: int, evidence: str) -> None:
+        super().__init__()
+        self.kind, self.at, self.kills, self.folder = fault, at, kills, Path(evidence)
+        self.born = os.getpid()
+
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        mine = self.folder / str(os.getpid())
+        again = os.getpid() != self.born and not mine.exists()
+        if self.kills and self.steps >= (0 if again else self.at):
+            killed = [path.name for path in self.folder.iterdir()]
+            if len(killed) < self.kills and self.runs(killed):
+                mine.write_text("")
+                FAULTS[self.kind]()
+        return super().step(action)
+
+    def runs(self, killed: list[str]) -> bool:
+        """Whether this is the runner, or, once that is dead, one that follows it."""
+        return bool(killed) == (os.getpid() != self.born)
+
+
 class FaultyPolicy(RandomPolicy):
     """A random policy with a fault in act."""
 

@@ -18,7 +18,7 @@ from dsec.failover.diagnose import (
     in_phase,
     writer_of,
 )
-from dsec.ipc.frames import ErrorInfo, Failed, ImportFailed, Phase, Role
+from dsec.ipc.frames import Crashing, ErrorInfo, Failed, ImportFailed, Phase, Role
 from dsec.ipc.segment import CrashRecord
 from dsec.report import Death, signal_name
 
@@ -158,3 +158,15 @@ def test_a_signal_that_somebody_sent_is_told_as_that(sender: int, said: str) -> 
     crash = CRASH._replace(sender=sender, code=0 if sender else 1)
     death = diagnose(evidence(signum=signal.SIGSEGV, code=-1, crash=crash))
     assert (death.cause, death.sent) == (said, bool(sender))
+
+
+def test_a_successor_says_in_its_frame_where_it_was_and_who_killed_it() -> None:
+    """It has no outbox before it is resumed; what is written there is its predecessor's."""
+    said = {Crashing: Crashing(signal.SIGSEGV, sender=4711, seq=99)}
+    facts: dict[str, Any] = {"signum": signal.SIGSEGV, "code": -1, "said": said}
+    death = diagnose(evidence(**facts, phase=Phase.REPLAY, word=None, crash=CRASH, wired_at=1e9))
+    assert (death.sent, death.seq_last, death.phase) == (True, 99, Phase.REPLAY)
+    assert death.cause == "killed by SIGSEGV in replay, sent by process 4711"
+    own = CRASH._replace(sender=0)
+    death = diagnose(evidence(**facts, word=None, crash=own))
+    assert (death.sent, death.seq_last) == (False, own.seq), "its record says more"

@@ -10,7 +10,6 @@ import pytest
 
 from dsec.failover.plan import (
     CRASH_MORE_S,
-    POISON_DEATHS,
     SPARE_AFTER_S,
     SPARES_MAX,
     Act,
@@ -196,7 +195,7 @@ def test_deaths_while_idle_blame_no_step() -> None:
 def test_kills_from_outside_blame_a_step_only_if_they_never_stop() -> None:
     plan, told = plan_of(100), []
     for _ in range(5):
-        plan, _ = run(plan, Lost(7, Phase.STEP, outside=True), Reaped(""), Event.RESTED)
+        plan, _ = run(plan, Lost(7, Phase.STEP, killed=True), Reaped(""), Event.RESTED)
         plan, acts = run(plan, Event.READY)
         told.append(acts[0].value)
         plan, _ = run(plan, Event.TAKEN)
@@ -205,20 +204,54 @@ def test_kills_from_outside_blame_a_step_only_if_they_never_stop() -> None:
 
 def test_what_a_death_means_for_a_seat() -> None:
     killed = died(signal=9, seq_last=7, phase=Phase.STEP)
-    assert Lost.of(killed) == Lost(7, Phase.STEP, outside=True)
+    assert Lost.of(killed) == Lost(7, Phase.STEP, killed=True)
     crashed = replace(killed, signal=11)
     assert Lost.of(crashed) == Lost(7, Phase.STEP)
-    assert Lost.of(replace(crashed, sent=True)) == Lost(7, Phase.STEP, outside=True)
+    assert Lost.of(replace(crashed, sent=True)) == Lost(7, Phase.STEP, sent=True)
     hung = died(kind="hang", signal=9, seq_last=7, phase=Phase.STEP)
     assert Lost.of(hung) == Lost(7, Phase.STEP)
 
 
-def test_a_replay_that_kills_twice_is_not_tried_again() -> None:
+def test_a_step_that_kills_who_does_it_again_twice_is_not_tried_a_third_time() -> None:
+    """It may be another one than the incumbent died of: a poison is one step, and not two."""
+    plan, told = run(plan_of(), lost(7), Event.READY, Reaped(""))
+    for at in (5, 3, 6, 5):
+        plan, acts = run(plan, lost(at), Reaped(""), Event.RESTED)
+        assert acts == [Act(Do.FORK)]
+        plan, told = run(plan, Event.READY)
+        assert told == [Act(Do.TAKE, at == 5 and plan.seats[ENV].fatal[5] == 2)]
+    assert told == [Act(Do.TAKE, True)], "5 again"
+
+
+def test_somewhere_in_a_replay_is_one_place() -> None:
+    """Who leaves without a word there, or hangs, doesn't say at which step."""
     plan, _ = run(plan_of(), lost(7), Event.READY, Reaped(""))
-    assert plan.seats[ENV].poison < POISON_DEATHS
-    plan, acts = run(plan, lost(-1), Reaped(""), Event.RESTED)
-    assert acts == [Act(Do.FORK)]
+    plan, _ = run(plan, lost(-1, Phase.REPLAY), Reaped(""), Event.RESTED)
+    plan, acts = run(plan, Event.READY)
+    assert acts == [Act(Do.TAKE, False)]
+    plan, _ = run(plan, lost(-1, Phase.REPLAY), Reaped(""), Event.RESTED)
     assert run(plan, Event.READY)[1] == [Act(Do.TAKE, True)]
+
+
+@pytest.mark.parametrize("outside", [{"killed": True}, {"sent": True}])
+def test_a_signal_from_outside_blames_no_step_that_a_successor_does_again(
+    outside: dict[str, bool],
+) -> None:
+    plan, _ = run(plan_of(), Lost(7, Phase.STEP, **outside), Event.READY, Reaped(""))
+    for seq in (-1, 5):
+        plan, _ = run(plan, Lost(seq, Phase.REPLAY, **outside), Reaped(""), Event.RESTED)
+        plan, acts = run(plan, Event.READY)
+        assert acts == [Act(Do.TAKE, False)]
+        assert plan.seats[ENV].fatal == ({} if seq < 0 or "sent" in outside else {5: 1})
+
+
+def test_a_signal_that_its_handler_saw_sent_never_blames_a_step() -> None:
+    plan = plan_of(100)
+    for _ in range(8):
+        plan, _ = run(plan, Lost(7, Phase.STEP, sent=True), Reaped(""), Event.RESTED)
+        plan, acts = run(plan, Event.READY)
+        assert acts == [Act(Do.TAKE, False)]
+        plan, _ = run(plan, Event.TAKEN)
 
 
 @pytest.mark.guarantee("G5")
@@ -331,7 +364,7 @@ def test_who_is_killed_from_outside_is_replaced_as_long_as_the_budget_lasts(role
     plan = Plan(restarts_max=8, period_s=1e9, seats=seats)
     for death in range(9):
         assert plan.seats[role].state is State.UP
-        plan, acts = decide(plan, role, Lost(7, Phase.LEARN, outside=True), float(death))
+        plan, acts = decide(plan, role, Lost(7, Phase.LEARN, killed=True), float(death))
         for event in (Event.RESTED, Event.READY, Event.TAKEN, Reaped("")):
             plan, more = decide(plan, role, event, float(death))
             acts += more

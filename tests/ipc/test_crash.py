@@ -62,7 +62,7 @@ def test_a_fault_leaves_address_phase_and_stacks() -> None:
         assert (record.phase, record.seq, record.epoch) == (Phase.STEP, 41, 1)
         assert record.ip
         assert record.time_ns
-        assert heard.recv(10.0) == (Crashing(signal.SIGSEGV), [])
+        assert heard.recv(10.0) == (Crashing(signal.SIGSEGV, seq=41), [])
         heard.close()
         theirs.close()
         assert "fatal signal 11 at address 0x1234567890" in text
@@ -82,6 +82,33 @@ def test_every_fatal_signal_is_recorded_and_kept(signo: signal.Signals) -> None:
         assert record is not None
         assert (record.signal, record.address, record.seq) == (signo, 0, 41)
         assert record.sender == 0, "itself"
+
+
+@pytest.mark.guarantee("G7")
+@pytest.mark.parametrize("seq", [-1, 0, 300, 1 << 40])
+def test_who_has_no_outbox_yet_says_in_its_frame_where_it_was(seq: int) -> None:
+    """And who sent the signal, by which a step is blamed or not."""
+    ours, theirs = pair()
+    heard = Channel(ours)
+
+    ready, told = os.pipe()
+
+    def run() -> None:
+        crash.arm(theirs.fileno())
+        if seq >= 0:
+            crash.enter(Phase.REPLAY, seq)
+        os.write(told, b".")
+        signal.pause()
+
+    with child(run) as forked:
+        assert os.read(ready, 1) == b"."
+        os.kill(forked.pid, signal.SIGBUS)
+        assert forked.wait() == -signal.SIGBUS
+    os.close(ready)
+    os.close(told)
+    assert heard.recv(10.0) == (Crashing(signal.SIGBUS, sender=os.getpid(), seq=seq), [])
+    heard.close()
+    theirs.close()
 
 
 @pytest.mark.guarantee("G6")

@@ -180,6 +180,9 @@ class Succession:
         """What it answers, however often it says before that it gets on."""
         while True:
             frame, fds = spare.channel.recv(PATIENCE_S)
+            if isinstance(frame, Clone):  # it has left one behind before it did anything
+                self._hold_clone(frame, fds[0], spare)
+                continue
             assert not fds, frame
             if isinstance(frame, TakenOver):
                 return frame
