@@ -41,8 +41,8 @@ RunnerEvent = enum.Enum(
 # WAITING: its images are not warm, or too many start already. STARTING: its runners are forked and
 # construct. WIRING: its segments are handed out. RUNNING: steps. RECOVERING: so it does, but for a
 # role that is being replaced, and those that wait for it. DRAINING: ends at the next boundary.
-# STOPPING: asked to end, being killed. OUTLIVED: a runner failed in close, its work done;
-# the others finish theirs. FENCING: a runner is dead, the others are being killed, the reward
+# STOPPING: asked to end, being killed. OUTLIVED: a runner failed in close, its work done, which is
+# told; the others finish theirs. FENCING: a runner is dead, the others are being killed, the reward
 # runner once it has answered what was published. SETTLING: no process is left, the recorder
 # finishes its stream. ABANDONING: the same after a fault. DONE: ended as asked. QUARANTINED: ended
 # by a fault.
@@ -101,7 +101,7 @@ _AGENT = {
     "RUNNING": _RUNNING + "DRAIN > DRAINING drain, AWAY > RECOVERING",
     "RECOVERING": _RUNNING + "DRAIN > DRAINING drain, BACK > RUNNING",
     "DRAINING": _RUNNING,
-    "OUTLIVED": "FENCE|FAULT > FENCING fence, GONE > ABANDONING settle",
+    "OUTLIVED": "FENCE|FAULT > FENCING fence, GONE > SETTLING settle",
     "STOPPING": "FENCE > = fence, GONE > SETTLING abandon",
     "FENCING": "FENCE > = fence, GONE > ABANDONING abandon",
     # FENCE: the recorder won't answer.

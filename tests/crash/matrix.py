@@ -8,6 +8,7 @@ Outcomes:
     UNHARMED: no death and no failover; the recording is that of an undisturbed run.
     EXACT: a successor goes on, and the recording is that of an undisturbed run.
     ENDED: a successor goes on with a fresh episode; the record at the fault is left out (G4).
+    CLOSED: it had done all that it had to: its death is reported, and nothing else comes of it.
     QUARANTINED: the agent ends; what it had done is recorded whole.
     REFUSED: nobody runs: what the configuration names can't be had (exit code 2).
 """
@@ -21,8 +22,8 @@ from typing import Any
 
 QUOTA, AT = 300, 200
 
-Outcome = enum.Enum("Outcome", "UNHARMED EXACT ENDED QUARANTINED REFUSED")
-UNHARMED, EXACT, ENDED, QUARANTINED, REFUSED = Outcome
+Outcome = enum.Enum("Outcome", "UNHARMED EXACT ENDED CLOSED QUARANTINED REFUSED")
+UNHARMED, EXACT, ENDED, CLOSED, QUARANTINED, REFUSED = Outcome
 
 # Which call fires: an episode has 25 steps, and a reward is asked for each record.
 PHASES: dict[str, dict[str, int]] = {
@@ -96,7 +97,7 @@ LETHAL = ("crash", "kill", "exit", "exception", "hang")
 RULES: dict[tuple[str, str], Outcome] = {
     **{(kind, phase): EXACT for kind in LETHAL for phase in SERVING},
     **{(kind, "construct"): QUARANTINED for kind in LETHAL},
-    **{(kind, "close"): QUARANTINED for kind in LETHAL},
+    **{(kind, "close"): CLOSED for kind in LETHAL},
     **{(kind, "standby"): UNHARMED for kind in LETHAL},
     **{(kind, "replay"): EXACT for kind in LETHAL},  # the next successor replays it all again
     ("exception", "construct"): REFUSED,

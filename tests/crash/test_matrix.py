@@ -142,13 +142,16 @@ def check(cell: Cell, batch: Batch) -> None:
     else:
         found, expected = batch.recorded(cell.name)
     failovers, deaths = failovers_of(run, cell.name), deaths_of(run, cell.name)
-    assert agents[cell.name]["lost"] == 0
+    corrupt = FAULTS[cell.fault].kind == "corrupt"
+    lost = agents[cell.name]["lost"]
+    assert lost == 0 or corrupt
     assert len(expected[0]) == QUOTA
     assert np.all(np.diff(found[0]) >= 1), "doubled or reordered"
     if cell.outcome is Outcome.QUARANTINED:
         assert agents[cell.name]["state"] == "quarantined"
         assert len(found[0]) == agents[cell.name]["steps"]
-        if FAULTS[cell.fault].kind == "corrupt":  # readers may be far behind, and say it as well
+        if corrupt:  # readers may be far behind, and say it as well
+            assert len(found[0]) + lost >= AT - 1, "what it had done and nobody had taken is counted"
             assert any(say in death["cause"] for death in deaths for say in CORRUPT), deaths
             found[4][-1:] = expected[4][len(found[4]) - 1 : len(found[4])]  # an end by `infra`
         else:
@@ -158,8 +161,12 @@ def check(cell: Cell, batch: Batch) -> None:
             assert len(found[0]) >= (0 if cell.phase == "construct" else AT - 1)
         return same(found, expected, len(found[0]))
     assert agents[cell.name]["state"] == "done", [each["cause"] for each in deaths]
-    assert deaths == []
-    if cell.outcome is Outcome.UNHARMED:
+    if cell.outcome is Outcome.CLOSED:
+        assert [str(death["pid"]) for death in deaths] == [seen.read_text()]
+        assert deaths[0]["cause"].startswith(cell.cause)
+    else:
+        assert deaths == []
+    if cell.outcome in (Outcome.UNHARMED, Outcome.CLOSED):
         assert failovers == [], [each["death"]["cause"] for each in failovers]
         assert len(found[0]) == QUOTA
         return same(found, expected, QUOTA)

@@ -128,7 +128,7 @@ AGENT_CELLS = {
     (GS.DRAINING, GE.FAULT_LATE): (GS.OUTLIVED, ("await",)),
     (GS.OUTLIVED, GE.FENCE): (GS.FENCING, ("fence",)),
     (GS.OUTLIVED, GE.FAULT): (GS.FENCING, ("fence",)),
-    (GS.OUTLIVED, GE.GONE): (GS.ABANDONING, ("settle",)),
+    (GS.OUTLIVED, GE.GONE): (GS.SETTLING, ("settle",)),
     (GS.DRAINING, GE.FENCE): (GS.STOPPING, ("fence",)),
     (GS.DRAINING, GE.FAULT): (GS.FENCING, ("cut",)),
     (GS.DRAINING, GE.GONE): (GS.SETTLING, ("settle",)),
