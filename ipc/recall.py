@@ -71,6 +71,26 @@ def positions(segment: Outbox | Peer) -> Positions:
     return Positions(start[0], tail[0], tuple(cursors))
 
 
+class Tally(NamedTuple):
+    """What the dead writer of a ring had counted up to its last record: see `Outbox.note`."""
+
+    episodes: int
+    lost: int
+
+
+def tally(segment: Outbox | Peer, seq: int) -> Tally:
+    """What was counted at record `seq`, the last one; nothing where nothing was noted.
+
+    Raises:
+        LocalError: the handle is closed.
+    """
+    if segment.c.page == ffi.NULL:
+        raise LocalError(f"the {role_name(segment.role)} segment was closed")
+    episodes, lost = ffi.new("uint64_t *"), ffi.new("uint64_t *")
+    lib.dsec_tally_read(segment.c.page, seq, episodes, lost)
+    return Tally(episodes[0], lost[0])
+
+
 def distance(position: int, later: int) -> int:
     """Bytes from one position to a later one."""
     return (later - position) & _WRAP

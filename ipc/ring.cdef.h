@@ -276,6 +276,8 @@ int dsec_reader_open(dsec_reader *r, dsec_outbox *mine, dsec_peer *peer);
 int dsec_add_follower(dsec_outbox *b, dsec_peer *peer, int eventfd);
 int dsec_remove_follower(dsec_outbox *b, uint32_t role);
 void dsec_progress_read(const void *page, uint32_t *phase, uint64_t *seq, int64_t *since_ns);
+void dsec_tally_note(dsec_outbox *b, uint64_t seq, uint64_t episodes, uint64_t lost);
+void dsec_tally_read(const void *page, uint64_t seq, uint64_t *episodes, uint64_t *lost);
 int dsec_crash_read(const void *page, dsec_crash_info *out);
 void dsec_positions(const void *page, uint64_t *start, uint64_t *tail, uint64_t *cursors);
 uint64_t dsec_page_offset(int what);

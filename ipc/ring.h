@@ -54,6 +54,13 @@ typedef struct {
     _Atomic int64_t since_ns;
 } dsec_progress;
 
+/* What a writer counts beside its records, from record `seq` on, for who takes over from it. */
+typedef struct {
+    _Alignas(64) _Atomic uint64_t seq; /* DSEC_NONE: not whole */
+    uint64_t episodes;
+    uint64_t lost;
+} dsec_tally;
+
 typedef struct {
     _Alignas(128) _Atomic uint32_t written; /* 0 or 1, stored last */
     dsec_crash_info info;
@@ -65,7 +72,8 @@ typedef struct {
     dsec_word urgent;       /* end of the last record that nobody may sleep through */
     dsec_word space_want;   /* wake me when the cursor reaches this */
     dsec_progress progress;
-    uint8_t unused[1024 - 5 * 128];
+    dsec_tally tally[2];    /* written in turn: one of the two is whole */
+    uint8_t unused[1024 - 6 * 128];
     dsec_slot slot[DSEC_ROLES];
     dsec_crash_area crash;
     uint8_t rest[4096 - 1024 - DSEC_ROLES * 256 - 128];

@@ -244,6 +244,16 @@ class Outbox:
         """Say in the progress word which user code runs from now on."""
         _enter(self.c, phase, seq)
 
+    def note(self, seq: int, episodes: int, lost: int) -> None:
+        """Note what is counted from record `seq` on, which is published next, for a successor: see
+        `recall.tally`.
+
+        Args:
+            episodes: that have ended.
+            lost: records that stand for a step whose outcome nobody knows.
+        """
+        lib.dsec_tally_note(self.c, seq, episodes, lost)
+
     def join_group(self, group: GroupSegment) -> None:
         """Ring this vector's doorbell after each commit."""
         self.c.group = group.page

@@ -238,6 +238,43 @@ void dsec_progress_read(const void *base, uint32_t *phase, uint64_t *seq, int64_
     *seq = word & ((1ull << 56) - 1);
 }
 
+/* Note what is counted from record `seq` on, which is about to be published. What was noted for it
+ * or a later one, by somebody who died before he published it, is no more; of the others the older
+ * one is written over. */
+void dsec_tally_note(dsec_outbox *b, uint64_t seq, uint64_t episodes, uint64_t lost)
+{
+    dsec_tally *both = ((dsec_page *)b->page)->tally;
+    uint64_t one = atomic_load_explicit(&both[0].seq, memory_order_relaxed);
+    uint64_t other = atomic_load_explicit(&both[1].seq, memory_order_relaxed);
+    dsec_tally *mine = &both[one >= seq || (other < seq && one < other) ? 0 : 1];
+    atomic_store_explicit(&mine->seq, DSEC_NONE, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release);
+    mine->episodes = episodes;
+    mine->lost = lost;
+    /* SYNC POINT tally: pairs with dsec_tally_read(): who sees the number sees the counts. */
+    atomic_store_explicit(&mine->seq, seq, memory_order_release);
+}
+
+/* What counts at record `seq`, the last that is published; 0 of everything if nothing was noted. */
+void dsec_tally_read(const void *base, uint64_t seq, uint64_t *episodes, uint64_t *lost)
+{
+    const dsec_page *page = base;
+    uint64_t newest = 0;
+    int found = 0;
+    *episodes = *lost = 0;
+    for (int i = 0; i < 2; i++) {
+        const dsec_tally *each = &page->tally[i];
+        /* SYNC POINT tally: pairs with dsec_tally_note(). */
+        uint64_t from = atomic_load_explicit(&each->seq, memory_order_acquire);
+        if (from > seq || (found && from < newest))
+            continue;
+        found = 1;
+        newest = from;
+        *episodes = each->episodes;
+        *lost = each->lost;
+    }
+}
+
 int dsec_crash_read(const void *base, dsec_crash_info *out)
 {
     const dsec_page *page = base;

@@ -123,6 +123,7 @@ class CallerWorker(env.EnvWorker):
             info["dsec"] = {**info.get("dsec", {}), "infra_failure": lost}
         self._seq = n + 1
         session.draining = session.draining or self._requests.closing
+        self._miss(n + 1)
         published = self._publish(n + 1, irregular=True, obs=views)
         self._actions.reader.release()
         return published

@@ -64,7 +64,9 @@ class EnvWorker:
         self._spill = Spill(wiring.outbox)
         self._variable = bool(self._record.layout.variable)
         self._episodes_max = start.episodes or _NEVER
-        self._last = -(-start.steps // n) if start.steps else _NEVER
+        self._lost = standing.missed  # each stands where a step of the quota was to be
+        self._last = -(-start.steps // n) + self._lost if start.steps else _NEVER
+        self._noted = -1 if start.episodes else _NEVER  # episodes, as the outbox has them
         self._interval = start.snapshot_interval or _NEVER
         self._next_mark = 0
         self._standing = standing
@@ -199,9 +201,16 @@ class EnvWorker:
         session.next(self._actions.reader, Phase.IDLE)
         self._actions.check(n)
         self._seq = n + 1
+        self._miss(n + 1)
         published = self._publish(n + 1, irregular=True, obs=views)
         self._actions.reader.release()
         return published
+
+    def _miss(self, n: int) -> None:
+        """Record n is about to say that a step is lost; one more is to be made for it."""
+        self._lost += 1
+        self._last += 1
+        self._outbox.note(n, self._stage.episodes, self._lost)
 
     def _keep_last_as_final(self) -> None:
         """Let the last observation published be the terminal one of every environment."""
@@ -331,6 +340,9 @@ class EnvWorker:
         flags = FLAG_BOUNDARY if n and n % self._interval == 0 else 0
         if n == self._last or session.draining or self._stage.episodes >= self._episodes_max:
             flags |= FLAG_END
+        if self._noted < self._stage.episodes:
+            self._noted = self._stage.episodes
+            self._outbox.note(n, self._noted, self._lost)
         tail = self._stage.encode_tail(obs) if irregular else b""
         session.commit(self._spill, n, KIND_OBS, flags, self._record.fixed_bytes, tail)
         if self._cuts is not None and flags & (FLAG_BOUNDARY | FLAG_END):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dsec.errors import CorruptRingError, DsecError, SnapshotError
@@ -51,6 +51,7 @@ class Standing:
         snapshot: what there is already, of the state that is retained.
         keeping: takes the next ones; None where that is to be chosen.
         trusted: it may be chosen: no codec has been found wrong.
+        missed: records so far that say of a step that it was lost.
         origin: the observation to begin with, where the agent goes on from an atom and has
             published none.
     """
@@ -61,6 +62,7 @@ class Standing:
     snapshot: Snapshot | None = None
     keeping: Keeping | None = None
     trusted: bool = True
+    missed: int = 0
     origin: bytes = b""
 
 
@@ -165,6 +167,10 @@ class Heir:
         standing = Standing(last.seq if last else -1, ended=bool(last and last.flags & FLAG_END))
         if last is not None and not standing.ended:
             standing = self._stand(last.seq)
+            counted = recall.tally(self._own, last.seq)
+            standing = replace(standing, missed=counted.lost)
+            if standing.lost is not None and self._session.start.episodes:
+                self._stage.episodes = counted.episodes
         if self._clone is not None and standing.keeping is not self._clone.keeping:
             self._clone.keeping.close()  # what sleeps on is of no use any more
         self._own.close()

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from dsec.recording import Recording
 from tests.crash import runs
@@ -157,10 +158,29 @@ def test_a_step_that_is_fatal_in_itself_is_poison(tmp_path: Path) -> None:
     assert second["seq"] == first["seq"] == AT - 1
     assert second["action_last"]
     seqs, *_, ends = recorded(hit, "bad")
-    assert hit.summary["steps"] == len(seqs) == 900 - 1, "the fatal step is left out"
+    assert hit.summary["steps"] == len(seqs) == 900, "one more was made for the fatal step"
     assert AT - 1 not in seqs
     assert ends[list(seqs).index(AT - 2)], "the episode ended before it"
     assert hit.summary["lost"] == 0
+
+
+@pytest.mark.guarantee("G4")
+def test_what_is_lost_with_an_environment_counts_against_no_quota(tmp_path: Path) -> None:
+    """Of nothing that was kept: its successors go on with the count of its episodes, as well."""
+    unkept = {"failover": {"standby": "none", "restarts": {"max": 10}}}
+    for quota in ({"steps": 500}, {"episodes": 30}):
+        [(key, value)] = quota.items()
+        evidence = tmp_path / f"evidence-{key}"
+        evidence.mkdir()
+        bad = runs.walker("bad", evidence=evidence, fault="segv", at=200, **unkept)
+        document = {"run": {"name": "crash", "seed": 5, **quota}, "agents": [bad]}
+        config = tmp_path / f"{key}.yaml"
+        config.write_text(yaml.safe_dump(document))
+        (tmp_path / key).mkdir()
+        hit = runs.run(config, tmp_path / key)
+        assert hit.code == 0, hit.stderr
+        assert hit.summary[key] == value
+        assert hit.summary["failovers"] == (2 if key == "steps" else 4)
 
 
 @pytest.mark.guarantee("G7")
