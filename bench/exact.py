@@ -286,8 +286,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--beside",
         action="store_true",
-        help="kill spares, clones and successors, too: at level fork two such deaths in a row "
-        "leave nothing to go on from, and the episode ends there, as said",
+        help="kill spares, clones and successors, too: at level fork a clone that is killed in the "
+        "millisecond after its predecessor leaves nothing to go on from, and the episode ends "
+        "there, as said",
     )
     parser.add_argument("--steps", type=int, default=0, help="of each run")
     options = parser.parse_args(argv)

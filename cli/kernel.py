@@ -177,8 +177,9 @@ def fork(
 def validate(config: Path, sets: Sequence[str], as_json: bool, verbose: bool) -> int:
     """Check CONFIG down to its environments and classes.
 
-    One agent of each entry is constructed in processes of its own, then closed; nothing is stepped
-    and nothing recorded.
+    One agent of each entry is constructed in processes of its own and its environment reset, then
+    closed; nothing is recorded. How its state would be kept for a successor is found out as in a
+    run: a copy of the environment does a few steps for that.
     """
 
     # Named in the guardian, made and removed in the supervisor, which outlives the guardian's death
@@ -190,6 +191,7 @@ def validate(config: Path, sets: Sequence[str], as_json: bool, verbose: bool) ->
 
     def main() -> int:
         from dsec import engine
+        from dsec.cli.render import protection_lines
 
         stdout, stderr = standard_streams()
 
@@ -209,6 +211,9 @@ def validate(config: Path, sets: Sequence[str], as_json: bool, verbose: bool) ->
         shutil.rmtree(scratch, ignore_errors=True)
         if outcome.code == engine.Exit.DONE and not as_json:
             stdout.line(f"{config}: valid")
+            for agent in outcome.report.agents.values() if outcome.report is not None else ():
+                for line in protection_lines(agent):
+                    stdout.line(line)
             return 0
         return _finish(outcome, stdout, stderr, as_json=as_json)
 

@@ -215,6 +215,17 @@ def failover_line(failover: Failover) -> str:
     return f"FAILOVER {failover.agent} {role}: {cause}{seq}; {went_on}; {failover.total_ms:.1f} ms"
 
 
+def protection_lines(agent: AgentReport) -> list[str]:
+    """How the state of an agent's environment would be kept, and why so."""
+    told = next((p for role, p in agent.protection.items() if role.name == "ENV"), None)
+    if told is None:
+        return []
+    level = f"{told.level} ({told.codec})" if told.codec not in ("", told.level) else told.level
+    after = f", about {told.recovery_ms:.2g} ms" if told.recovery_ms else ""
+    lines = [f"{agent.name}: after a death of its environment: {level}{after}"]
+    return lines + [f"  {printable(note)}" for note in told.notes]
+
+
 def stderr_lines(tail: str) -> list[str]:
     """The lines of a runner's stderr that say most: the last ones, or those where the stacks of a
     fatal signal or of a hang begin, for these list the innermost call first."""

@@ -116,7 +116,8 @@ class Start(Frame, tag="start", frozen=True):
     whoever wired itself as the policy asks for more than actions (runners/requests.py), resets
     included; what follows an end is the autoreset mode that it holds, `same_step`, `next_step` or
     `disabled`. Empty: episodes follow one another.
-    `deterministic` is the run's: pin what can be pinned.
+    `deterministic` is the run's: pin what can be pinned. `dry`: after Ready comes the end; an env
+    runner finds out before that how its state would be kept.
     """
 
     agent: str
@@ -140,6 +141,7 @@ class Start(Frame, tag="start", frozen=True):
     deterministic: bool = False
     atoms: bool = False
     reward_window: int = 0
+    dry: bool = False
 
 
 class Wire(Frame, tag="wire", frozen=True):

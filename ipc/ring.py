@@ -246,7 +246,7 @@ class Outbox:
 
     def note(self, seq: int, episodes: int, lost: int) -> None:
         """Note what is counted from record `seq` on, which is published next, for a successor: see
-        `recall.tally`.
+        `recall.tally`. Who takes over notes it of the last record that is published.
 
         Args:
             episodes: that have ended.

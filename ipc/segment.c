@@ -238,15 +238,16 @@ void dsec_progress_read(const void *base, uint32_t *phase, uint64_t *seq, int64_
     *seq = word & ((1ull << 56) - 1);
 }
 
-/* Note what is counted from record `seq` on, which is about to be published. What was noted for it
- * or a later one, by somebody who died before he published it, is no more; of the others the older
- * one is written over. */
+/* Note what is counted from record `seq` on, which is about to be published, or which is the last,
+ * by who has taken over there. The later of two notes is written over if somebody died before he
+ * had published what it is about; else the older one. */
 void dsec_tally_note(dsec_outbox *b, uint64_t seq, uint64_t episodes, uint64_t lost)
 {
     dsec_tally *both = ((dsec_page *)b->page)->tally;
     uint64_t one = atomic_load_explicit(&both[0].seq, memory_order_relaxed);
     uint64_t other = atomic_load_explicit(&both[1].seq, memory_order_relaxed);
-    dsec_tally *mine = &both[one >= seq || (other < seq && one < other) ? 0 : 1];
+    uint64_t later = one > other ? one : other;
+    dsec_tally *mine = &both[(one == later) == (later >= seq) ? 0 : 1];
     atomic_store_explicit(&mine->seq, DSEC_NONE, memory_order_relaxed);
     atomic_thread_fence(memory_order_release);
     mine->episodes = episodes;

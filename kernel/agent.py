@@ -174,8 +174,14 @@ class Agent:
         self._look_gone()
 
     def frame(self, runner: Runner, frame: AnyFrame, fds: Sequence[int]) -> bool:
-        """Beyond what its table knows a runner speaks of how it protects its state."""
-        return self._recovery is not None and self._recovery.frame(runner, frame, fds)
+        """Beyond what its table knows a runner speaks of how it protects its state, or would."""
+        if self._recovery is not None:
+            return self._recovery.frame(runner, frame, fds)
+        if not (self._run.spec.dry and isinstance(frame, frames.Kept)):
+            return False
+        if frame.protection is not None:
+            self._run.report.protect(self.name, runner.role, frame.protection)
+        return True
 
     def drain(self, role: Role) -> None:
         """Have a role end at the next boundary; one that is away does so when it is back."""

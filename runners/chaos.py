@@ -1,9 +1,9 @@
-"""Faults on purpose: what `chaos` in a configuration asks an env runner to do to itself.
+"""Faults on purpose: what `chaos` in a configuration asks a runner to do to itself.
 
 Owns their kinds and their chance. Randomness is the operating system's and not the agent's: what
 is injected must not be part of what a successor restores, or it would meet the same fault at the
 same step again. For the same reason nothing here belongs to the environment: it is put around the
-call that serves an action, never around one that replays it. Without chances it is not there.
+call that serves a step, never around one that does it again. Without chances it is not there.
 """
 
 from __future__ import annotations

@@ -67,6 +67,8 @@ class EnvWorker:
         self._lost = standing.missed  # each stands where a step of the quota was to be
         self._last = -(-start.steps // n) + self._lost if start.steps else _NEVER
         self._noted = -1 if start.episodes else _NEVER  # episodes, as the outbox has them
+        if standing.seq >= 0:  # what a dead one noted of a record that it didn't publish is void
+            wiring.outbox.note(standing.seq, stage.episodes, standing.missed)
         self._interval = start.snapshot_interval or _NEVER
         self._next_mark = 0
         self._standing = standing
@@ -89,6 +91,16 @@ class EnvWorker:
         finally:
             self._session.seq = self._seq
         return self._seq
+
+    def try_out(self) -> None:
+        """Find out how the environments' state would be kept, and tell; nothing is published."""
+        session, stage = self._session, self._stage
+        session.phase = Phase.RESET
+        row = session.claim(self._outbox, self._record.fixed_bytes) >> GRAIN_BITS
+        stage.start_all(0, session.start.seed, self._grid.obs.pick(row))
+        keeping, _ = go_on(session, stage, None, trusted=True)
+        if keeping is not None:
+            keeping.close()
 
     def close(self) -> dict[str, float]:
         """Close all environments."""

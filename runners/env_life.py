@@ -73,7 +73,10 @@ def _live(
         serve_to_end(session, wiring, worker, Go(frame.policy_learns))
     else:
         wiring = session.connect(frame, fds)
-        live(session, wiring, make(session, wiring, stage, begin(session, stage)))
+        worker = make(session, wiring, stage, begin(session, stage))
+        if session.start.dry:
+            worker.try_out()
+        live(session, wiring, worker)
 
 
 def serve(session: Session, wiring: Wiring, stage: Stage, standing: Standing) -> None:

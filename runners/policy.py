@@ -16,6 +16,7 @@ from dsec.ipc.layout import Layout
 from dsec.ipc.overflow import Spill
 from dsec.ipc.ring import FLAG_BOUNDARY, FLAG_END, FLAG_OVERFLOW, KIND_ACTION, KIND_OBS
 from dsec.ipc.turn import FLAGS_SHIFT, ROW_BITS, ROW_MASK, Turn
+from dsec.runners.chaos import with_faults
 from dsec.runners.construct import finish_actor
 from dsec.runners.cuts import Cuts
 from dsec.runners.failure import UserCodeError
@@ -58,6 +59,7 @@ class PolicyWorker:
         self._actions = Grid(wiring.outbox, self._layout.views(wiring.outbox.buffer, HEAD_BYTES))
         self._spill = Spill(wiring.outbox)
         self._variable = bool(self._layout.variable or self._env.grid.record.layout.variable)
+        self._act = with_faults(policy.act, session.start.chaos)
         self._heritage = heritage
         self._answered = Answered(wiring.outbox, heritage)
         self._guard: Guard | None = None
@@ -155,7 +157,7 @@ class PolicyWorker:
         session = self._session
         pick_obs, pick_action = self._env.grid.obs.pick, self._actions.pick
         copy = None if self._zero_copy else self._env.copy
-        act, write = self._policy.act, self._layout.write_batch
+        act, write = self._act, self._layout.write_batch
         turn = Turn(
             self._env.reader,
             kind=KIND_ACTION,
@@ -229,7 +231,8 @@ class PolicyWorker:
                     return
                 if look_at_all or session.attention or not n % LOOK_EVERY:
                     self._look(n, flags)
-                self._put(n, flags, self._policy.act(self._env.obs(row)))
+                act = self._act if n > self._answered.until else self._policy.act
+                self._put(n, flags, act(self._env.obs(row)))
                 if guard is None:
                     reader.release()
                 n += 1
@@ -265,7 +268,7 @@ class PolicyWorker:
         """The loop of a policy that learns: transition n-1, then action n."""
         session, outbox, env = self._session, self._outbox, self._env
         reader, guard = env.reader, self._guard
-        act, learn = self._policy.act, self._policy.learn
+        learn = self._policy.learn
         zero_copy = self._zero_copy and not self._variable
         look_at_all = guard is not None or self._cuts is not None
         obs_before: Any = None
@@ -293,6 +296,7 @@ class PolicyWorker:
                 outbox.enter(_ACT, n)
                 # Both are copies, and not the same one: a policy may normalise in place.
                 obs_before = env.obs(row)
+                act = self._act if n > self._answered.until else self._policy.act
                 chosen = act(env.grid.obs.pick(row) if zero_copy else env.obs(row))
                 action_before = self._put(n, flags, chosen)
                 if guard is None:

@@ -19,6 +19,7 @@ from dsec.ipc.frames import Go, Phase, Role
 from dsec.ipc.layout import FLAG_ASIDE, RewardRecord
 from dsec.ipc.recall import distance
 from dsec.ipc.ring import FLAG_BOUNDARY, FLAG_END, KIND_ACTION, KIND_OBS, KIND_REWARD, stride
+from dsec.runners.chaos import with_faults
 from dsec.runners.construct import finish_actor
 from dsec.runners.cuts import Cuts
 from dsec.runners.failure import UserCodeError, shown
@@ -67,7 +68,9 @@ class RewardWorker:
         n = wiring.num_envs
         self._session = session
         self._reward = reward
-        self._passes_on = bool(getattr(reward, "passthrough", False))
+        chaos = session.start.chaos
+        self._faulty = with_faults(reward.compute, chaos)
+        self._passes_on = bool(getattr(reward, "passthrough", False)) and not chaos
         self._n = n
         self._outbox = wiring.outbox
         self._env = ObsStream(
@@ -253,7 +256,8 @@ class RewardWorker:
             transition = env.transition(row, self._obs_before, action, None)
             self._outbox.enter(Phase.REWARD, last)
             session.phase = Phase.REWARD
-            rewards = as_rewards(self._reward.compute(transition), self._n)
+            compute = self._faulty if last > self._answered.until else self._reward.compute
+            rewards = as_rewards(compute(transition), self._n)
             if transition.infra.any():
                 rewards = np.where(transition.infra, 0.0, rewards)
             session.phase = Phase.IDLE

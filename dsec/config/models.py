@@ -331,10 +331,16 @@ class Chaos(Model):
 
     segv_per_steps: Chance = Field(
         default=0.0,
-        description="Chance of a segmentation fault in the env runner, for each step of it.",
+        description="Chance of a segmentation fault in a runner, for each step of it.",
     )
     hang_per_steps: Chance = Field(
-        default=0.0, description="Chance that the env runner hangs for ever, for each step of it."
+        default=0.0, description="Chance that a runner hangs for ever, for each step of it."
+    )
+    roles: list[Literal["env", "policy", "reward"]] = Field(
+        default=["env"],
+        min_length=1,
+        description="Whose runners: a step of a policy is one call of act(), of a reward one of "
+        "compute(), be it the environment's own reward. What a successor does again is spared.",
     )
 
 

@@ -117,7 +117,7 @@ def make_spec(
             start = (starts or {}).get(name, Beginning())
             if start is not None and not (dry and number):
                 own = agent_seed(seed, name)
-                agents.append(_alike(model, name, own, rank, shares[rank], start))
+                agents.append(_alike(model, name, own, rank, shares[rank], start, dry=dry))
         try:
             for runner in model.runners:
                 frames.encode(runner.start)
@@ -204,7 +204,7 @@ def agent_spec(
             limits=limits,
             cpus=tuple(sorted(set(agent.limits.cpus or ()))),
             failover=_failover(agent),
-            chaos=_chances(chaos) if role is Role.ENV else {},
+            chaos=_chances(chaos, role),
             deterministic=deterministic,
             atoms=atoms,
             reward_window=agent.reward_window_size,
@@ -222,7 +222,14 @@ def agent_spec(
 
 
 def _alike(
-    model: AgentSpec, name: str, seed: str, rank: int, quota: Quota, start: Beginning
+    model: AgentSpec,
+    name: str,
+    seed: str,
+    rank: int,
+    quota: Quota,
+    start: Beginning,
+    *,
+    dry: bool,
 ) -> AgentSpec:
     """An agent of an entry. They share what is the same: there may be thousands."""
     changes = {
@@ -231,6 +238,7 @@ def _alike(
         "steps": quota.steps,
         "episodes": quota.episodes,
         "origin": start.origin,
+        "dry": dry,
     }
     runners = (
         replace(each, start=msgspec.structs.replace(each.start, **changes))
@@ -250,7 +258,9 @@ def _failover(agent: Agent) -> FailoverSettings:
     return FailoverSettings(standby, given.protection_budget, every)
 
 
-def _chances(chaos: Chaos) -> dict[str, float]:
+def _chances(chaos: Chaos, role: Role) -> dict[str, float]:
+    if role.name.lower() not in chaos.roles:
+        return {}
     chances = {"segv": chaos.segv_per_steps, "hang": chaos.hang_per_steps}
     return {kind: chance for kind, chance in chances.items() if chance}
 

@@ -35,11 +35,26 @@ PHASES: dict[str, dict[str, int]] = {
         "close": AT,
         "standby": 20,  # while the spare is constructed; who serves waits for it at this step
         "replay": AT + 30,  # the successor of one that was killed there
+        "recycled": AT,
+        "anew": AT + 12,  # in the middle of an episode, which is done again from its beginning
+        "anewreplay": AT + 12,
+        "forked": AT + 12,
+        "forkedreplay": AT + 12,
     },
     "policy": {"construct": 1, "act": AT, "learn": AT, "close": 1},
     "reward": {"construct": 1, "reward": AT, "close": 1},
 }
-SERVING = ("first", "reset", "step", "act", "learn", "reward")
+# Phases of other levels: what their runners are in, and how their state is kept.
+LEVELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "recycled": ("step", {"standby": "state", "recycle_every": 60}),
+    "anew": ("step", {"standby": "replay"}),
+    "anewreplay": ("replay", {"standby": "replay"}),
+    "forked": ("step", {"standby": "fork"}),
+    "forkedreplay": ("replay", {"standby": "fork"}),
+}
+SERVING = ("first", "reset", "step", "act", "learn", "reward", "recycled", "anew", "forked")
+REPLAYING = ("replay", "anewreplay", "forkedreplay")
+FEW = ("segv", "kill")  # which represent all others there in CI
 
 
 @dataclass(frozen=True)
@@ -99,12 +114,14 @@ RULES: dict[tuple[str, str], Outcome] = {
     **{(kind, "construct"): QUARANTINED for kind in LETHAL},
     **{(kind, "close"): CLOSED for kind in LETHAL},
     **{(kind, "standby"): UNHARMED for kind in LETHAL},
-    **{(kind, "replay"): EXACT for kind in LETHAL},  # the next successor replays it all again
+    # The next successor replays it all again.
+    **{(kind, phase): EXACT for kind in LETHAL for phase in REPLAYING},
     ("exception", "construct"): REFUSED,
     **{("harmless", phase): UNHARMED for phase in (*SERVING, "construct", "close")},
-    ("exception", "replay"): ENDED,  # the restored one did what its predecessor had not done
+    # The restored one did what its predecessor had not done.
+    **{("exception", phase): ENDED for phase in REPLAYING},
     ("harmless", "standby"): UNHARMED,
-    ("harmless", "replay"): EXACT,
+    **{("harmless", phase): EXACT for phase in REPLAYING},
     ("corrupt", "step"): QUARANTINED,
     ("corrupt", "act"): QUARANTINED,
     ("corrupt", "reward"): QUARANTINED,
@@ -113,7 +130,7 @@ RULES: dict[tuple[str, str], Outcome] = {
     ("mute", "reward"): EXACT,
 }
 EXCEPTIONS: dict[str, Outcome] = {
-    "sysexit-env-replay": EXACT,  # ends its process, as a crash does
+    **{f"sysexit-env-{phase}": EXACT for phase in REPLAYING},  # ends its process, as a crash does
     "files-env-replay": EXACT,  # it has no descriptor left to go on with; the next one has
 }
 # What is known to be wrong: the cell is an expected failure. Nobody else's outcome is touched.
@@ -138,11 +155,16 @@ class Cell:
 
     @property
     def ci(self) -> bool:
-        return FAULTS[self.fault].ci
+        return FAULTS[self.fault].ci and (self.phase not in LEVELS or self.fault in FEW)
+
+    @property
+    def spot(self) -> str:
+        """The phase of user code in which it happens."""
+        return LEVELS.get(self.phase, (self.phase, {}))[0]
 
     @property
     def cause(self) -> str:
-        shown = {"first": "reset"}.get(self.phase, self.phase)
+        shown = {"first": "reset"}.get(self.spot, self.spot)
         return FAULTS[self.fault].cause.format(shown)
 
     @property
@@ -170,7 +192,7 @@ def agent(cell: Cell, evidence: str, plain: bool = False) -> dict[str, Any]:
     fault = FAULTS[cell.fault]
     at = PHASES[cell.role][cell.phase]
     quiet = {"fault": "none", "phase": "none", "at": at, "evidence": evidence, "name": cell.name}
-    keywords = quiet | {"fault": "none" if plain else cell.fault, "phase": cell.phase}
+    keywords = quiet | {"fault": "none" if plain else cell.fault, "phase": cell.spot}
     learns = cell.phase == "learn"
     entries = {"env": "World", "policy": "Learner" if learns else "Chooser", "reward": "Judge"}
     roles = {
@@ -182,14 +204,16 @@ def agent(cell: Cell, evidence: str, plain: bool = False) -> dict[str, Any]:
     }
     deadlines = {}
     if fault.deadline_s and not plain:
-        phase = {"first": "reset", "standby": "construct"}.get(cell.phase)
+        phase = {"first": "reset", "standby": "construct"}.get(cell.spot)
         slack = 9.0 if cell.phase == "standby" else 0.0  # others construct at the same time
-        deadlines = {f"{phase or cell.phase}_s": fault.deadline_s + slack}
-        if cell.phase == "replay":
+        deadlines = {f"{phase or cell.spot}_s": fault.deadline_s + slack}
+        if cell.spot == "replay":
             deadlines = {"replay_s": 2.0}
     if cell.phase == "standby":  # who serves waits in a step until the spare has failed
         deadlines["step_s"] = 100.0
     made = {"name": cell.name, **roles, **fault.agent, "deadlines": deadlines}
     if cell.phase == "replay":  # a snapshot every 50 steps, whatever it costs
         made["failover"] = {"standby": "state", "protection_budget": 1e-6}
+    if cell.phase in LEVELS:
+        made["failover"] = LEVELS[cell.phase][1]
     return made

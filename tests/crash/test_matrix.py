@@ -166,6 +166,8 @@ def check(cell: Cell, batch: Batch) -> None:
         assert deaths[0]["cause"].startswith(cell.cause)
     else:
         assert deaths == []
+    if cell.phase == "recycled":
+        assert agents[cell.name]["recycled"] >= 3, "and it stepped aside meanwhile"
     if cell.outcome in (Outcome.UNHARMED, Outcome.CLOSED):
         assert failovers == [], [each["death"]["cause"] for each in failovers]
         assert len(found[0]) == QUOTA

@@ -32,6 +32,7 @@ def test_a_successor_goes_on_with_the_count_of_what_is_published(
             if dies:
                 outbox.close()
                 outbox = wires.outbox(Role.ENV)
+                outbox.note(seq, episodes, lost)
             else:
                 seq += 1
                 episodes, lost = episodes + news, lost + 2 * news
