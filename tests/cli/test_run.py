@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pty
-import re
 import resource
 import signal
 import subprocess
@@ -232,12 +231,10 @@ def test_validate_tells_all_mistakes_of_an_agent_at_once(tmp_path: Path) -> None
 def test_a_valid_configuration_is_said_to_be(tmp_path: Path) -> None:
     before = set(Path("/tmp").glob("dsec-validate-*"))
     done = call(tmp_path, "validate", config(tmp_path))
-    first, *then = done.stdout.splitlines()
-    assert (done.returncode, first) == (0, f"{tmp_path / 'config.yaml'}: valid"), done.stderr
-    assert re.fullmatch(
-        r"\S+: after a death of its environment: state \(\w+\), about .* ms", then[0]
-    )
-    assert then[1].startswith("  auto: state recovers in about "), "what auto would choose, and why"
+    assert (done.returncode, done.stdout.partition("\n")[0]) == (
+        0,
+        f"{tmp_path / 'config.yaml'}: valid",
+    ), done.stderr
     assert set(Path("/tmp").glob("dsec-validate-*")) == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["config.yaml", "streams"]
 
