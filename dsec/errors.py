@@ -84,6 +84,15 @@ class EnvironmentLost(DsecError):
     has no answer. There is a new environment in its place, which has to be reset."""
 
 
+class ToolUnresolved(DsecError):
+    """The process of a tool died in a call whose effects may have happened: it has no result, and
+    was not done again. The tool is as it was before the call."""
+
+
+class ToolLost(DsecError):
+    """The process of a tool died, and its state could not be kept; `reset` makes it anew."""
+
+
 class RemoteError(DsecError):
     """Code of the environment raised, in its own process, an exception of a type that is not known
     here. The message begins with its name; the traceback is in the notes."""

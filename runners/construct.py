@@ -110,6 +110,16 @@ def _from_entry(settings: EnvSettings) -> AnyEnv:
     return _checked(make(**settings.kwargs), f'"{settings.entry}" returned', where)
 
 
+def wrap_by_name(env: AnyEnv, wrapper: Mapping[str, Any], index: int) -> AnyEnv:
+    """Put a wrapper around an environment, named as in a configuration; the `index`-th of it.
+
+    Raises:
+        UserCodeError: as `make_env`.
+    """
+    where = f"env.wrappers[{index}]"
+    return _wrap(env, _find_wrapper(wrapper, where), wrapper, where)
+
+
 def _wrap(env: AnyEnv, make: Callable[..., Any], wrapper: Mapping[str, Any], where: str) -> AnyEnv:
     entry = wrapper["entry"]
     try:

@@ -20,6 +20,7 @@ from dsec.runners.failure import UserCodeError, describe
 _EXTRAS = {
     **dict.fromkeys(("ale_py", "Box2D", "cv2", "minigrid", "mujoco", "pygame"), "envs"),
     "pettingzoo": "multi",
+    "stable_baselines3": "sb3",
     "torch": "torch",
 }
 _NEAR = 0.75  # of modules there are hundreds, and by chance one always is a little alike

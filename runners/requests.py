@@ -15,7 +15,10 @@ A request is a dict, "do" its kind:
     call      name, args, kwargs
     render
     about     what a caller wants to know of environments that it can't see
+    wrapped   name, `module:Class`: whether such a wrapper is around it
     close     end the stream, which closes the environments
+
+Those from get to render may have a mask, too: for the others nothing is done, and None answered.
 
 Answers are in `info["dsec"]` of the first environment: `answer`, a list with a pair for each
 environment (see `_carried`), or `raised`. What `reset` returns comes as observations and infos.
@@ -26,6 +29,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from dsec.errors import LayoutError, PeerError, ValueCodecError
@@ -109,7 +113,7 @@ class Requests:
 
     def _get(self, n: int, asked: Any, views: Any, flags: Any) -> list[Any]:
         name = asked["name"]
-        return self._each(n, views, lambda env: _look(env, name), name)
+        return self._each(n, views, lambda env: _look(env, name), name, asked.get("mask"))
 
     def _call(self, n: int, asked: Any, views: Any, flags: Any) -> list[Any]:
         name = asked["name"]
@@ -118,7 +122,7 @@ class Requests:
             found = env.get_wrapper_attr(name)
             return found(*asked["args"], **asked["kwargs"]) if callable(found) else found
 
-        return self._each(n, views, call, f"{name}()")
+        return self._each(n, views, call, f"{name}()", asked.get("mask"))
 
     def _set(self, n: int, asked: Any, views: Any, flags: Any) -> list[Any]:
         name, given = asked["name"], iter(asked["values"])
@@ -126,26 +130,38 @@ class Requests:
         def change(env: Any) -> None:
             env.set_wrapper_attr(name, _received(next(given)))
 
-        return self._each(n, views, change, name)
+        return self._each(n, views, change, name, asked.get("mask"))
 
     def _render(self, n: int, asked: Any, views: Any, flags: Any) -> list[Any]:
         self._stage.enter(int(Phase.RENDER), n)
-        return self._each(n, views, lambda env: env.render(), "render()")
+        return self._each(n, views, lambda env: env.render(), "render()", asked.get("mask"))
 
     def _about(self, n: int, asked: Any, views: Any, flags: Any) -> list[Any]:
         return self._each(n, views, _describe_env, "about")
+
+    def _wrapped(self, n: int, asked: Any, views: Any, flags: Any) -> list[Any]:
+        name = asked["name"]
+        return self._each(n, views, lambda env: _is_wrapped(env, name), "wrapped")
 
     def _close(self, n: int, asked: Any, views: Any, flags: Any) -> list[Any]:
         self.closing = True
         return self._each(n, views, lambda env: None, "close")
 
-    def _each(self, n: int, views: Any, do: Callable[[Any], Any], what: str) -> list[list[Any]]:
-        """What `do` says of each environment, in a form that can be carried."""
+    def _each(
+        self,
+        n: int,
+        views: Any,
+        do: Callable[[Any], Any],
+        what: str,
+        mask: list[bool] | None = None,
+    ) -> list[list[Any]]:
+        """What `do` says of each environment of the mask, in a form that can be carried."""
         stage = self._stage
         found = []
         for i, env in enumerate(stage.envs):
             stage.at = i
-            found.append(_carried(do(env), what))
+            wanted = mask is None or mask[i]
+            found.append(_carried(do(env) if wanted else None, what))
             self._fill(views, i)
         return found
 
@@ -157,6 +173,7 @@ _KINDS: dict[str, Callable[[Requests, int, Any, Any, Any], list[Any] | None]] = 
     "call": Requests._call,
     "render": Requests._render,
     "about": Requests._about,
+    "wrapped": Requests._wrapped,
     "close": Requests._close,
 }
 
@@ -171,6 +188,15 @@ class _Callable:
 def _look(env: Any, name: str) -> Any:
     value = env.get_wrapper_attr(name)
     return _Callable(str(getattr(value, "__doc__", "") or "")) if callable(value) else value
+
+
+def _is_wrapped(env: Any, name: str) -> bool:
+    """Whether one of the wrappers around an environment is of the class `module:Class`."""
+    while isinstance(env, gymnasium.Wrapper):
+        if any(f"{kind.__module__}:{kind.__qualname__}" == name for kind in type(env).__mro__):
+            return True
+        env = env.env
+    return False
 
 
 def _carried(value: Any, what: str) -> list[Any]:

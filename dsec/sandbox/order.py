@@ -144,9 +144,9 @@ def _environment(given: Given, num_envs: int) -> dict[str, Any]:
             "an environment is the id of a registered one, 'module:function', a gymnasium EnvSpec,"
             f" or a function that returns one; not {env!r}"
         )
-    name = None if given.wrappers else _importable(env)
+    name = None if any(map(callable, given.wrappers)) else _importable(env)
     if name is not None:
-        return {**made, "entry": name}
+        return {**made, "entry": name, "wrappers": [_wrapper(each) for each in given.wrappers]}
     packed = _pickled(env, given.wrappers)
     return {
         **made,
@@ -182,17 +182,19 @@ def _importable(env: Any) -> str | None:
 def _pickled(env: EnvName, wrappers: Sequence[Any]) -> str:
     import cloudpickle
 
+    around = [each if callable(each) else _wrapper(each) for each in wrappers]
+
     def make(**kwargs: Any) -> Any:
+        from dsec.runners.construct import wrap_by_name
+
         if callable(env):
             made = env(**kwargs)
         else:
             made = gymnasium.make(env, disable_env_checker=True, **kwargs)
-        for wrapper in wrappers:
-            made = wrapper(made)
+        for index, wrapper in enumerate(around):
+            made = wrapper(made) if callable(wrapper) else wrap_by_name(made, wrapper, index)
         return made
 
-    if any(not callable(each) for each in wrappers):
-        raise TypeError("wrappers are either all names, or all functions and classes")
     try:
         data = cloudpickle.dumps(make)
     except Exception as error:

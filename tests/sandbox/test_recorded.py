@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from dsec.recording import Recording
 from dsec.sandbox import AgentSandbox
+from dsec.vector import make_vec
 
 
 @pytest.mark.guarantee("G2", "G3")
@@ -47,3 +49,47 @@ def test_rewards_and_recording(tmp_path: Path) -> None:
         episodes = list(recording.episodes("sandbox-000"))
         assert [each.length for each in episodes] == np.diff([*starts, 60]).tolist()
         assert episodes[0].end in ("cut", "terminated") and 21 in starts
+
+
+@pytest.mark.guarantee("G2", "G3")
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+def test_vectors_are_rewarded_and_recorded(mode: str, tmp_path: Path) -> None:
+    """In every autoreset mode, through a kill: what is recorded are the transitions, and each has
+    the reward that `step` returned."""
+    kinds: dict[str, Any] = {"reward": "tests.sandbox.worlds:Counted", "autoreset_mode": mode}
+    envs = make_vec(
+        "tests.sandbox.worlds:Cart",
+        4,
+        envs_per_process=2,
+        record=tmp_path / "run",
+        seed=1,
+        **kinds,
+    )
+    rewards: list[list[float]] = [[] for _ in range(4)]
+    try:
+        envs.reset(seed=1)
+        over = np.zeros(4, np.bool_)
+        for k in range(40):
+            if k == 15:
+                os.kill(envs.call("pid")[2], signal.SIGKILL)
+            if mode == "Disabled" and over.any():
+                envs.reset(options={"reset_mask": over})
+            skipped = over if mode == "NextStep" else np.zeros(4, np.bool_)
+            _, got, terminated, truncated, _ = envs.step(np.ones(4, np.int64))
+            over = terminated | truncated
+            assert (got[skipped] == 0.0).all()
+            for i in np.flatnonzero(~skipped):
+                rewards[i].append(got[i])
+        assert [each.exact for each in envs.failovers] == [True]
+    finally:
+        envs.close()
+    with Recording.open(tmp_path / "run") as recording:
+        assert envs.recording and [each.name for each in recording.agents] == [
+            "vector-000",
+            "vector-001",
+        ]
+        for i, expected in enumerate(rewards):
+            rows = recording.transitions(f"vector-00{i // 2}", env=i % 2)
+            assert rows.reward.tolist() == expected and rows.env_reward.tolist() == [1.0] * len(
+                expected
+            )
