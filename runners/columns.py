@@ -233,13 +233,16 @@ class _Builder:
         if self._obs:
             seen = [joined([before, now]) for before, now in zip(self._obs, seen, strict=True)]
         flags = decoder.numbers(env, record.flags_off, "u1")[-count:]
-        infra, fresh = ((flags & flag != 0).any(axis=1) for flag in (FLAG_INFRA, FLAG_FRESH))
+        infra, fresh = (flags & FLAG_INFRA != 0).any(axis=1), flags & FLAG_FRESH != 0
         lost = infra | (flags & FLAG_ASIDE != 0).any(axis=1)
         real: Any = np.flatnonzero(~lost) if lost.any() else np.arange(count)
         finals, infos, reset_infos = self._extras(env, block.first_seq)
         end = _ends(flags)
-        for t in np.flatnonzero(infra | fresh).tolist():
-            _end_before(t, END_INFRA if infra[t] else END_CUT, end, finals, seen, lost)
+        for t in np.flatnonzero(infra | fresh.any(axis=1)).tolist():
+            if infra[t]:
+                _end_before(t, END_INFRA, end, finals, seen, lost)
+            else:
+                _end_before(t, END_CUT, end, finals, seen, lost, only=fresh[t])
         if stop != END_NONE and not infra[-1]:
             _end_before(count, stop, end, finals, seen, lost)
         if lost.any():
@@ -336,13 +339,15 @@ def _ends(flags: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 def _end_before(
     t: int, why: int, end: NDArray[np.uint8], finals: dict[tuple[int, int], LeafValues],
-    seen: LeafValues, lost: NDArray[np.bool_],
+    seen: LeafValues, lost: NDArray[np.bool_], only: NDArray[np.bool_] | None = None,
 ) -> None:  # fmt: skip
-    """End what is under way in the row before t: its action led to the observation before t."""
+    """End what is under way in the row before t: its action led to the observation before t.
+    `only`: of these environments."""
     while t and lost[t - 1]:
         t -= 1
     if t == 0:
         return
-    for i in np.flatnonzero(end[t - 1] == END_NONE).tolist():
+    open_ends = end[t - 1] == END_NONE
+    for i in np.flatnonzero(open_ends if only is None else open_ends & only).tolist():
         end[t - 1, i] = why
         finals[t - 1, i] = [leaf[t, i] for leaf in seen]

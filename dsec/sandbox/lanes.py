@@ -59,7 +59,7 @@ FAILOVERS_KEPT = 1000
 REPORT_LINES = 40  # of a report, in the notes of an exception
 
 _NO_TRANSITION = FLAG_ASIDE | FLAG_INFRA
-"""Flags of a row that is a reset in the place of a step, or the end of an episode that was lost: the
+"""Flags of a row that is a reset in the place of a step, or the end of a lost episode: the
 reward role is asked for the whole batch, and what it says of these counts for nothing."""
 
 Told = tuple[dict[int, Any], list[dict[str, Any]]]

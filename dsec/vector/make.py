@@ -56,7 +56,8 @@ def make_vec(
             the environments of each process. What is no transition (a reset in the place of a
             step, the end of an episode that was lost) has the reward 0.0, whatever it says.
         record: a new directory for a recording of all transitions, as `dsec-kernel run` makes
-            one; its agents are `vector-000` and so on, one for each process.
+            one; its agents are `vector-000` and so on, one for each process. With next-step
+            autoreset, of one environment for each process only.
         resource_profile, seed, snapshot_interval, failover, deadlines, limits, start_timeout_s,
             answer_timeout_s: as for `AgentSandbox`.
 
@@ -71,6 +72,11 @@ def make_vec(
     if num_envs % envs_per_process:
         raise ValueError(f"{num_envs} environments can't be {envs_per_process} to a process")
     mode = AutoresetMode(autoreset_mode)
+    if record is not None and mode is AutoresetMode.NEXT_STEP and envs_per_process > 1:
+        raise ValueError(
+            "a recording has a row for a step of all environments of a process, and with next-step"
+            " autoreset some step while others are reset: envs_per_process=1, or another mode"
+        )
     given = Given(
         env=env_id,
         kwargs=env_kwargs or {},

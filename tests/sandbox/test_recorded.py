@@ -57,10 +57,11 @@ def test_vectors_are_rewarded_and_recorded(mode: str, tmp_path: Path) -> None:
     """In every autoreset mode, through a kill: what is recorded are the transitions, and each has
     the reward that `step` returned."""
     kinds: dict[str, Any] = {"reward": "tests.sandbox.worlds:Counted", "autoreset_mode": mode}
+    width = 1 if mode == "NextStep" else 2
     envs = make_vec(
         "tests.sandbox.worlds:Cart",
         4,
-        envs_per_process=2,
+        envs_per_process=width,
         record=tmp_path / "run",
         seed=1,
         **kinds,
@@ -84,12 +85,11 @@ def test_vectors_are_rewarded_and_recorded(mode: str, tmp_path: Path) -> None:
     finally:
         envs.close()
     with Recording.open(tmp_path / "run") as recording:
-        assert envs.recording and [each.name for each in recording.agents] == [
-            "vector-000",
-            "vector-001",
-        ]
+        assert envs.recording and len(recording.agents) == 4 // width
         for i, expected in enumerate(rewards):
-            rows = recording.transitions(f"vector-00{i // 2}", env=i % 2)
-            assert rows.reward.tolist() == expected and rows.env_reward.tolist() == [1.0] * len(
-                expected
-            )
+            name, env = f"vector-00{i // width}", i % width
+            rows = recording.transitions(name, env=env)
+            assert rows.reward.tolist() == expected
+            assert rows.env_reward.tolist() == [1.0] * len(expected)
+            ends = [each.end for each in recording.episodes(name) if each.env == env]
+            assert ends[:-1] == ["terminated"] * (len(ends) - 1) and len(ends) > 2

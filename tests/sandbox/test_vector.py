@@ -272,6 +272,7 @@ def test_waiting_has_a_limit() -> None:
         (lambda: make_vec(CART, 0), "num_envs"),
         (lambda: make_vec(CART, 4, envs_per_process=3), "3 to a process"),
         (lambda: make_vec(CART, 2, autoreset_mode="sometimes"), "sometimes"),
+        (lambda: make_vec(CART, 2, envs_per_process=2, record="x"), "next-step"),
     ],
 )
 def test_mistakes_are_told(change: Callable[[], Any], message: str) -> None:
