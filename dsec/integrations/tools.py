@@ -19,7 +19,8 @@ import numpy as np
 from gymnasium import spaces
 
 from dsec.errors import SnapshotError, ValueCodecError
-from dsec.failover.codecs import Codec, object_codec_named
+from dsec.failover.codecs import Codec, tensors
+from dsec.failover.codecs.plan import AttributePlan
 from dsec.ipc import values
 from dsec.runners.failure import describe
 from dsec.runners.lookup import resolve
@@ -89,7 +90,7 @@ class ToolHost(gymnasium.Env[Any, Any]):
 
     def _make(self, args: list[Any], kwargs: dict[str, Any], state: bytes | None) -> None:
         self._tool = self._class()(*args, **kwargs)
-        self._codec = object_codec_named("attributes", self._tool)
+        self._codec = AttributePlan(self._tool, called="tool", natives=tensors.kinds)
         if state is not None:
             self._codec.restore(state)
 

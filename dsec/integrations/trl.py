@@ -232,7 +232,7 @@ def _with_self(signature: inspect.Signature) -> inspect.Signature:
 def _carried(tool_class: type) -> dict[str, Any]:
     """How the other process finds the class."""
     module, name = tool_class.__module__, tool_class.__qualname__
-    if module != "__main__" and "<" not in name:
+    if module != "__main__" and "<" not in module + name:
         return {"entry": f"{module}:{name}"}
     import cloudpickle
 

@@ -33,14 +33,7 @@ from dsec.errors import (
 from dsec.ipc import datagrams, values
 from dsec.ipc.frames import Role
 from dsec.ipc.group import Lockstep, Piece
-from dsec.ipc.layout import (
-    FLAG_ASIDE,
-    FLAG_INFRA,
-    EnvRecord,
-    Layout,
-    RewardRecord,
-    decode_spaces,
-)
+from dsec.ipc.layout import EnvRecord, Layout, decode_spaces
 from dsec.ipc.ring import (
     FLAG_BOUNDARY,
     FLAG_END,
@@ -57,10 +50,6 @@ SLICE_S = 0.05  # how long the kernel is not listened to while an answer is wait
 COAST_SLICE_S = 0.002  # the same, where a process that is away is not waited for
 FAILOVERS_KEPT = 1000
 REPORT_LINES = 40  # of a report, in the notes of an exception
-
-_NO_TRANSITION = FLAG_ASIDE | FLAG_INFRA
-"""Flags of a row that is a reset in the place of a step, or the end of a lost episode: the
-reward role is asked for the whole batch, and what it says of these counts for nothing."""
 
 Told = tuple[dict[int, Any], list[dict[str, Any]]]
 """Terminal observations by environment, and an info for each."""
@@ -338,24 +327,16 @@ class Lanes:
         return list(range(len(self.lanes))) if self.variable else self._lockstep.with_extras
 
     def _await_rewards(self, which: Sequence[int]) -> None:
-        record = RewardRecord(self.width)
         for i in which:
-            lane = self.lanes[i]
-            assert lane.rewards is not None, "opened when they were arranged"
-            seq = self._lockstep.seq(i) - 1
+            rows = slice(i * self.width, (i + 1) * self.width)
             until = time.monotonic() + self._answer_s
-            while lane.seq <= seq:
+            while True:
                 try:
-                    lane.rewards.next(SLICE_S)
+                    seq = self._lockstep.seq(i) - 1
+                    self.lanes[i].take_rewards(seq, SLICE_S, self.reward[rows], self.flags[rows])
+                    break
                 except (RingTimeout, RingInterrupted):
                     self._listen(until)
-                    continue
-                lane.seq = lane.rewards.seq + 1
-                rows = slice(i * self.width, (i + 1) * self.width)
-                peer = lane.rewards.peer
-                self.reward[rows] = record.views(peer.buffer, lane.rewards.offset)
-                self.reward[rows][self.flags[rows] & _NO_TRANSITION != 0] = 0.0
-                lane.rewards.release()
 
     # ------------------------------------------------------------ waiting
 

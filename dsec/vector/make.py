@@ -66,17 +66,8 @@ def make_vec(
         SandboxFailed: an environment can't be made.
         MachineError: the machine can't; says what it needs.
     """
-    for name, value in (("num_envs", num_envs), ("envs_per_process", envs_per_process)):
-        if type(value) is not int or value < 1:
-            raise ValueError(f"{name} is an int from 1, not {value!r}")
-    if num_envs % envs_per_process:
-        raise ValueError(f"{num_envs} environments can't be {envs_per_process} to a process")
     mode = AutoresetMode(autoreset_mode)
-    if record is not None and mode is AutoresetMode.NEXT_STEP and envs_per_process > 1:
-        raise ValueError(
-            "a recording has a row for a step of all environments of a process, and with next-step"
-            " autoreset some step while others are reset: envs_per_process=1, or another mode"
-        )
+    _check(num_envs, envs_per_process, mode, record is not None)
     given = Given(
         env=env_id,
         kwargs=env_kwargs or {},
@@ -102,3 +93,16 @@ def make_vec(
         close_s=close_s,
     )
     return IsolatedVectorEnv(opened, mode, copy=copy, spec=spec_of(env_id))
+
+
+def _check(count: int, width: int, mode: AutoresetMode, recorded: bool) -> None:
+    for name, value in (("num_envs", count), ("envs_per_process", width)):
+        if type(value) is not int or value < 1:
+            raise ValueError(f"{name} is an int from 1, not {value!r}")
+    if count % width:
+        raise ValueError(f"{count} environments can't be {width} to a process")
+    if recorded and mode is AutoresetMode.NEXT_STEP and width > 1:
+        raise ValueError(
+            "a recording has a row for a step of all environments of a process, and with next-step"
+            " autoreset some step while others are reset: envs_per_process=1, or another mode"
+        )
