@@ -48,7 +48,8 @@ class Shop:
         if item == "poison":
             os.kill(os.getpid(), signal.SIGSEGV)
         if item == "patience":
-            signal.pause()
+            while True:  # somebody may ask where it hangs, by a signal
+                signal.pause()
         return f"{count} {item}, {self.stock} left"
 
     def look(self, fatal: str = "") -> str:
