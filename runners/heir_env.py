@@ -92,7 +92,8 @@ def take_over(
         RunnerExit: the kernel's end of the channel is closed.
     """
     kept = segment.duplicate(fds[frame.kept]) if 0 <= frame.kept < len(fds) else -1
-    heir = Heir(session, stage, session.attach(frame, fds), frame, kept, clone)
+    attachment = session.attach(frame, fds, stage.known_spaces)
+    heir = Heir(session, stage, attachment, frame, kept, clone)
     session.take(over=False)
     stage.enter = crash.enter  # the outbox is somebody else's yet
     answer = heir.answer()
@@ -268,7 +269,10 @@ class Heir:
         held = _find(policy, replay.action if replay and replay.seq == n else cursor, n)
         if held is None:
             return ""
-        actions = Layout(self.attachment.action_space, self.attachment.num_envs, "action")
+        if replay is not None:
+            actions = replay.actions
+        else:
+            actions = Layout(self.attachment.action_space, self.attachment.num_envs, "action")
         return action_words(actions, policy.buffer[held.offset : held.offset + held.nbytes])
 
 

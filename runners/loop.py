@@ -44,7 +44,7 @@ from dsec.ipc.overflow import Spill
 from dsec.ipc.ring import FLAG_END, KIND_END, Outbox, Reader, watch_signal
 from dsec.runners import pin, seeds
 from dsec.runners.failure import EXIT_KERNEL_GONE, RunnerExit
-from dsec.runners.wiring import Attachment, Wiring, connect
+from dsec.runners.wiring import Attachment, KnownSpaces, Wiring, connect
 
 CONTROL_SLICE_S = 60.0
 RING_SLICE_S = 1.0
@@ -151,14 +151,17 @@ class Session:
         crash.attach(wiring.outbox)
         return wiring
 
-    def attach(self, takeover: Takeover, fds: Sequence[int]) -> Attachment:
-        """Attach the segments to look at them: my predecessor may be writing yet.
+    def attach(
+        self, takeover: Takeover, fds: Sequence[int], known: KnownSpaces | None = None
+    ) -> Attachment:
+        """Attach the segments to look at them: my predecessor may be writing yet. `known`: as for
+        Attachment.
 
         Raises:
             FrameError: a descriptor is missing.
             PeerError, MachineError: as for Attachment.
         """
-        return Attachment(self.role, takeover.wire, fds)
+        return Attachment(self.role, takeover.wire, fds, known)
 
     def resume(self, attachment: Attachment, *, policy_learns: bool) -> tuple[Wiring, int]:
         """Wait until my predecessor is fenced, then open its outbox as mine.

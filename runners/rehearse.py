@@ -69,7 +69,8 @@ def rehearse(session: Session, stage: Stage, serve: Serve) -> None:
     globals_now = codec_named(_CODEC, _Nothing())
     kept = globals_now.capture()
     try:
-        decode_spaces(encode_spaces(stage.observation_space, stage.action_space))
+        described = encode_spaces(stage.observation_space, stage.action_space)
+        stage.known_spaces = (described, *decode_spaces(described))
         find_codec(stage.envs[0], seed=0, check=False)
         for _ in take_over_from_nobody(session, serve):
             if poll.poll(0):

@@ -36,6 +36,7 @@ from dsec.runners.returned import (
     no_step,
     shared_spaces,
 )
+from dsec.runners.wiring import KnownSpaces
 
 PHASE_REFRESH_S = 0.05
 """In a vector, how old the progress word's time may be when the next environment's step begins: a
@@ -78,6 +79,7 @@ class Stage:
         first_seeds: by environment, the seed of its first reset, should that bring none; None
             once it has been reset.
         at: the environment that was stepped last, or is being stepped.
+        known_spaces: as a successor will be told them, decoded in advance.
         began: how the episode began, as far as that is watched; None where it isn't known, and
             `unbegun` says why.
 
@@ -106,6 +108,7 @@ class Stage:
         self.began: Beginning | None = None
         self.unbegun = "how this episode began is not known"
         self._beginnings: BeginningCodec | None = None
+        self.known_spaces: KnownSpaces | None = None
         self._used = False
 
     def _construct(self) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dsec.errors import FrameError
 from dsec.ipc.frames import Role, SegmentRef, Wire
@@ -27,6 +27,10 @@ READS = {
     Role.REWARD: (Role.ENV, Role.POLICY),
 }
 """Whose rings a role reads. A policy reads its reward ring only if it learns."""
+
+
+KnownSpaces: TypeAlias = "tuple[bytes, Space[Any], Space[Any]]"
+"""A description, and the observation and the action space that it describes."""
 
 
 @dataclass(slots=True)
@@ -69,6 +73,9 @@ class Wiring:
 class Attachment:
     """What Wire brings, mapped but for my own outbox; its descriptor is kept, the others closed.
 
+    Args:
+        known: spaces that were decoded before, and the bytes that they were decoded from.
+
     Attributes:
         peers: everybody else's outboxes, by role.
         observation_space, action_space: those of a single environment.
@@ -79,7 +86,9 @@ class Attachment:
         MachineError: there is no memory to map them.
     """
 
-    def __init__(self, role: Role, wire: Wire, fds: Sequence[int]) -> None:
+    def __init__(
+        self, role: Role, wire: Wire, fds: Sequence[int], known: KnownSpaces | None = None
+    ) -> None:
         from dsec.ipc.layout import decode_spaces
 
         self.role = role
@@ -91,7 +100,9 @@ class Attachment:
             handed = wire.segments
             if any(not 0 <= segment.fd < len(fds) for segment in handed):
                 raise FrameError(f"Wire with {len(handed)} segments and {len(fds)} descriptors")
-            self.observation_space, self.action_space = decode_spaces(wire.spaces)
+            if known is None or known[0] != wire.spaces:
+                known = (wire.spaces, *decode_spaces(wire.spaces))
+            _, self.observation_space, self.action_space = known
             for segment in wire.segments:
                 if segment.role == role:
                     self._own, self._fd = segment, os.dup(fds[segment.fd])

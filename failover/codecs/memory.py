@@ -30,6 +30,11 @@ def body(node: Any) -> memoryview:
     return memoryview((ctypes.c_char * where.nbytes).from_address(where.address)).cast("B")
 
 
+def bytes_at(where: Region) -> bytes:
+    """A copy of what lies there now, while whose memory it is lives."""
+    return ctypes.string_at(where.address, where.nbytes)
+
+
 def shows(node: Any, *changes: Callable[[], object]) -> bool:
     """Whether each of these changes the memory of the object, and nothing else does."""
     memory = body(node)
