@@ -11,7 +11,7 @@ that are lost at once need no order. What they share is the agent's budget of re
 An incarnation is LOST as soon as it is known that it won't go on (its signal handler said so, it
 hangs, it has exited), and REAPED when the system says that nothing of it runs. Between the two its
 successor restores and replays; but it may publish, RESUME, only when every earlier incarnation is
-reaped (guarantee G5).
+reaped, or FENCED: on its way out for good, with no instruction of its own to follow (guarantee G5).
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ SPARED = ("state", "replay")  # the levels that need a constructed spare
 State = enum.Enum("State", "UP RESTING COMING TAKING TAKEN DOOMED OVER")
 Standby = enum.Enum("Standby", "NONE COMING UP")
 
-# READY: the successor is constructed. TAKEN: it has restored and replayed. RESTED: the time of a
+# READY: the successor is constructed. TAKEN: it has restored and replayed. FENCED: a lost one that
+# isn't reaped yet will execute nothing any more. RESTED: the time of a
 # REST is over. SPARE_DUE: the time of a LATER is over. SPARE_TURN: after a QUEUE. STANDBY_*: of the
 # spare or the clone. DRAIN: the agent is to end at its next boundary. CLOSE: the agent ends,
 # whatever happens.
 Event = enum.Enum(
-    "Event", "READY TAKEN RESTED SPARE_DUE SPARE_TURN STANDBY_UP STANDBY_LOST DRAIN CLOSE"
+    "Event", "READY TAKEN FENCED RESTED SPARE_DUE SPARE_TURN STANDBY_UP STANDBY_LOST DRAIN CLOSE"
 )
 _STANDBYS = (Event.SPARE_DUE, Event.SPARE_TURN, Event.STANDBY_UP, Event.STANDBY_LOST)
 
@@ -86,9 +87,11 @@ class Lost(NamedTuple):
 
 
 class Reaped(NamedTuple):
-    """A lost one is reaped. `final` says why it may have no successor; empty if it may."""
+    """A lost one is reaped. `final` says why it may have no successor; empty if it may. `fenced`:
+    it was said to be so."""
 
     final: str
+    fenced: bool = False
 
 
 class Protected(NamedTuple):
@@ -105,7 +108,8 @@ class Seat:
     """One role.
 
     Attributes:
-        unreaped: lost incarnations that may still run.
+        unreaped: lost incarnations that are not reaped.
+        fenced: those of them that execute nothing any more.
         spare: a spare is wanted beside it.
         seq: the record at which the last one was lost that had served.
         strikes: losses in a row without progress, whatever their reason.
@@ -117,6 +121,7 @@ class Seat:
     state: State = State.UP
     standby: Standby = Standby.NONE
     unreaped: int = 0
+    fenced: int = 0
     spare: bool = False
     seq: int = -1
     strikes: int = 0
@@ -176,7 +181,9 @@ def decide(
         case Lost():
             seat, stamps, acts = _lost(plan, role, seat, event, now, jitter)
         case Reaped():
-            seat, acts = _reaped(seat, event.final)
+            seat, acts = _reaped(seat, event)
+        case Event.FENCED:
+            seat, acts = _resumed(replace(seat, fenced=min(seat.fenced + 1, seat.unreaped)))
         case Event.CLOSE:
             seat = replace(seat, state=State.OVER)
         case Event.DRAIN:
@@ -256,8 +263,9 @@ def _succeeded(seat: Seat) -> tuple[Seat, tuple[Act, ...]]:
     return coming, (Act(Do.ADOPT if adopted else Do.FORK),)
 
 
-def _reaped(seat: Seat, final: str) -> tuple[Seat, tuple[Act, ...]]:
-    seat = replace(seat, unreaped=max(0, seat.unreaped - 1))
+def _reaped(seat: Seat, reaped: Reaped) -> tuple[Seat, tuple[Act, ...]]:
+    final, fenced = reaped.final, max(0, seat.fenced - reaped.fenced)
+    seat = replace(seat, unreaped=max(0, seat.unreaped - 1), fenced=fenced)
     if seat.state is State.OVER:
         return seat, ()
     if final or (seat.state is State.DOOMED and not seat.unreaped):
@@ -267,7 +275,7 @@ def _reaped(seat: Seat, final: str) -> tuple[Seat, tuple[Act, ...]]:
 
 def _resumed(seat: Seat) -> tuple[Seat, tuple[Act, ...]]:
     """Let the successor serve, if it is ready to and nobody else can write."""
-    if seat.state is not State.TAKEN or seat.unreaped:
+    if seat.state is not State.TAKEN or seat.unreaped > seat.fenced:
         return seat, ()
     acts = [Act(Do.RESUME)] + [Act(Do.DRAIN)] * seat.draining
     if seat.spare and seat.standby is Standby.NONE and not seat.draining:

@@ -22,13 +22,25 @@ class Story:
     def __init__(self, now: float, cause: str) -> None:
         self.cause = cause
         self.deaths: list[Death] = []
-        self._noticed = now
-        self._reaped = now
+        self._noticed = self._fenced = now
+        self._resumed: tuple[float, int, TakenOver, bool] | None = None
 
-    def reaped(self, now: float, death: Death) -> None:
+    def fenced(self, now: float) -> None:
+        """A lost one can't write any more."""
+        self._fenced = now
+
+    def reaped(self, death: Death) -> None:
         """A lost one is reaped."""
         self.deaths.append(death)
-        self._reaped = now
+
+    @property
+    def is_over(self) -> bool:
+        """The seat is held again."""
+        return self._resumed is not None
+
+    def resumed(self, now: float, epoch: int, said: TakenOver, poisoned: bool) -> None:
+        """Its successor, which is incarnation `epoch`, goes on."""
+        self._resumed = now, epoch, said, poisoned
 
     def given_up(self, why: str) -> list[Death]:
         """Its deaths, if there is no successor; `why`, if not empty, is put into words."""
@@ -36,8 +48,10 @@ class Story:
         cause = f"{last.cause} (not replaced: {why})" if why else last.cause
         return [*others, replace(last, cause=cause)]
 
-    def failover(self, now: float, epoch: int, said: TakenOver, poisoned: bool) -> Failover:
-        """The whole, at the moment when its successor goes on."""
+    def failover(self) -> Failover:
+        """The whole, when it is over and all who were lost are reaped."""
+        assert self._resumed is not None, "it is over"
+        now, epoch, said, poisoned = self._resumed
         first = min(self.deaths, key=lambda death: death.epoch)
         detect_ms = (self._noticed - first.at) * 1e3 if 0.0 < first.at <= self._noticed else None
         return Failover(
@@ -54,7 +68,7 @@ class Story:
             action_last=said.action_last,
             replayed=said.replayed,
             detect_ms=detect_ms,
-            fence_ms=(self._reaped - self._noticed) * 1e3,
+            fence_ms=(self._fenced - self._noticed) * 1e3,
             restore_ms=said.restore_ms,
             replay_ms=said.replay_ms,
             total_ms=(now - self._noticed) * 1e3 + (detect_ms or 0.0),

@@ -18,6 +18,7 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 1, 36, 37
 SLICE_NS = 100_000  # the shortest that there is
 NICE = -10
 _SCHED_FLAG_RESET_ON_FORK = 1
+_PF_EXITING = 4
 _libc = ctypes.CDLL(None, use_errno=True)
 GONE = (ProcessLookupError, PermissionError)
 
@@ -73,22 +74,34 @@ class Exit(NamedTuple):
 
 
 class Stat(NamedTuple):
-    """What /proc says of a process: `state` T is stopped, Z dead and not reaped, X gone."""
+    """What /proc says of a process, or of a thread: `state` T is stopped, Z dead and not reaped, X
+    gone. `exiting`: it is within exit() for good, and executes no instruction of its program any
+    more (PF_EXITING; the tearing down of its memory, which takes milliseconds, comes after that).
+    """
 
     state: str
     group: int
     cpu_ticks: int
+    exiting: bool = True
 
 
 def read_stat(pid: int) -> Stat:
-    """Look at a process."""
+    """Look at a process, or at a thread by its number."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:  # noqa: PTH123 (a Path is slow)
             text = file.read()
     except OSError:
         return Stat("X", 0, 0)
     field = text[text.rindex(b")") + 2 :].split()
-    return Stat(field[0].decode(), int(field[2]), int(field[11]) + int(field[12]))
+    exiting = bool(int(field[6]) & _PF_EXITING)
+    return Stat(field[0].decode(), int(field[2]), int(field[11]) + int(field[12]), exiting)
+
+
+def threads_of(pid: int) -> list[int]:
+    """The threads of a process; none if it is gone."""
+    with contextlib.suppress(OSError):
+        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]  # noqa: PTH208
+    return []
 
 
 def descendants_of(*pids: int, depth: int = 1 << 20) -> list[int]:

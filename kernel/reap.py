@@ -14,7 +14,15 @@ import signal
 from collections.abc import Callable
 
 from dsec.ipc.frames import RUNNER_MARK
-from dsec.ipc.proc import GONE, Exit, descendants_of, environment_of, kill, read_stat
+from dsec.ipc.proc import (
+    GONE,
+    Exit,
+    descendants_of,
+    environment_of,
+    kill,
+    read_stat,
+    threads_of,
+)
 
 
 class Reaper:
@@ -54,6 +62,15 @@ class Reaper:
         if pid in self._watched:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._watched[pid][0], signum)
+
+    def past_writing(self, pid: int) -> bool:
+        """Whether a watched child that ends by itself has come so far that no thread of it will
+        execute an instruction of its program again. It can't be reaped before its memory is torn
+        down, which takes milliseconds."""
+        if pid not in self._watched or not read_stat(pid).exiting:
+            return False
+        self.kill(pid)  # one who is killed makes no new thread, which could be overlooked
+        return all(read_stat(thread).exiting for thread in threads_of(pid))
 
     def _ended(self, pid: int) -> None:
         pidfd, on_exit = self._watched[pid]

@@ -26,11 +26,15 @@ if TYPE_CHECKING:
     from dsec.kernel.supervisor import Supervisor
 
 
+LOOK_S = 0.001  # the shortest that the loop's clock knows
+
+
 class _Seat:
     def __init__(self) -> None:
         self.successor: Runner | None = None
         self.standby: Runner | None = None
-        self.lost: set[Runner] = set()  # had the seat, or were to have it
+        self.lost: dict[Runner, story.Story] = {}  # had the seat, or were to have it; unreaped
+        self.fenced: set[Runner] = set()  # of those
         self.kept = self.handed = segment.Segment(-1, 0, 0, 0)  # handed: the successor has it
         self.aside = segment.Segment(-1, 0, 0, 0)  # kept for atoms only
         self.story: story.Story | None = None
@@ -118,22 +122,46 @@ class Recovery:
         elif runner in (seat.successor, self._agent.runners[role]):
             if runner is seat.successor:
                 seat.successor = None
-            seat.story = seat.story or story.Story(self._run.now(), death.cause)
-            seat.lost.add(runner)
+            seat.lost[runner] = seat.story = seat.story or story.Story(self._run.now(), death.cause)
             self._run.hooks.away(self._agent.name, role)
             self.tell(role, plan.Lost.of(death))
 
     def faulted(self, runner: Runner, death: Death) -> bool:
         """It is reaped, and its death complete. False: that is the end of the agent, too."""
-        seat = self._seats[runner.role]
-        if self._plan.seats[runner.role].state is State.OVER:
-            return runner is not self._agent.runners[runner.role]
-        if runner in seat.lost and seat.story is not None:
-            seat.lost.discard(runner)
-            seat.story.reaped(self._run.now(), death)
+        role, seat = runner.role, self._seats[runner.role]
+        fenced, told = runner in seat.fenced, seat.lost.pop(runner, None)
+        seat.fenced.discard(runner)
+        if told is not None:
+            told.reaped(death)
+            self._finish(seat, told)
+        if self._plan.seats[role].state is State.OVER:
+            return runner is not self._agent.runners[role]
+        if told is not None:
+            if not fenced:
+                told.fenced(self._run.now())
             self._adopt(seat)
-            self.tell(runner.role, plan.Reaped(why_final(death)))
+            self.tell(role, plan.Reaped("" if fenced else why_final(death), fenced))
         return True
+
+    def _finish(self, seat: _Seat, told: story.Story) -> None:
+        """Tell of a failover when it is over and all of its deaths are complete."""
+        if told.is_over and told not in seat.lost.values():
+            self._run.recovered(told.failover())
+
+    def _look_fenced(self, role: Role) -> None:
+        """See whether those who crash have come so far that they write nothing any more. A clone is
+        a child of one of them until that one is reaped, and can't be watched before."""
+        seat, run = self._seats[role], self._run
+        if seat.successor is None or not run.reaper.watches(seat.successor.pid):
+            return
+        # Nothing else is wrong with these: they may have a successor, whatever more comes out.
+        crashing = [each for each in seat.lost if each.crashes and each not in seat.fenced]
+        for lost in filter(lambda each: run.reaper.past_writing(each.pid), crashing):
+            seat.fenced.add(lost)
+            seat.lost[lost].fenced(run.now())
+            self.tell(role, Event.FENCED)
+        if self._plan.seats[role].state is State.TAKEN and not seat.fenced.issuperset(crashing):
+            run.later(LOOK_S, self._look_fenced, role)
 
     def frame(self, runner: Runner, frame: AnyFrame, fds: Sequence[int]) -> bool:
         """Take what a runner says of how it protects its state."""
@@ -216,6 +244,7 @@ class Recovery:
             case Do.HURRY:
                 for lost in (each for each in seat.lost if frames.Crashing in each.said):
                     run.later(float(value), lost.apply, RunnerEvent.OVERDUE)
+                run.later(0.0, self._look_fenced, role)
             case Do.RESUME:
                 self._resume(role)
             case Do.DRAIN:
@@ -240,8 +269,10 @@ class Recovery:
         runner.order(RunnerEvent.TAKEOVER, frame, fds)
 
     def _adopt(self, seat: _Seat) -> None:
-        """A clone is its parent's child until that one is reaped, be it a successor, too."""
-        if seat.successor is not None and seat.successor.pid and not seat.lost:
+        """A clone is its parent's child until that one is reaped, be it a successor, too. Who
+        counts as fenced before that has none."""
+        reaped = seat.fenced.issuperset(seat.lost)
+        if seat.successor is not None and seat.successor.pid and reaped:
             self._agent.adopt(seat.successor)
 
     def _resume(self, role: Role) -> None:
@@ -252,4 +283,5 @@ class Recovery:
         fds = [segment.readonly(seat.kept.fd)] if seat.kept is not seat.handed else []
         runner.order(RunnerEvent.RESUME, frames.Resume(len(fds) - 1), fds)
         said = runner.said[frames.TakenOver]
-        run.recovered(told.failover(self._run.now(), runner.epoch, said, seat.truncate))
+        told.resumed(run.now(), runner.epoch, said, seat.truncate)
+        self._finish(seat, told)

@@ -97,6 +97,7 @@ class Runner:
         self._phase = building
         self._stderr_from = 0
         self._wired_at = 0.0  # what its outbox says from before is another incarnation's
+        self._traces: tuple[float, Word | None, segment.CrashRecord | None] | None = None
 
     def apply(self, event: RunnerEvent) -> None:
         """Let `event` happen.
@@ -189,6 +190,11 @@ class Runner:
             self._violate(str(error))
             return Word(Phase.IDLE, self._run.now(), -1)
         return Word(phase, since_ns / 1e9, seq)
+
+    @property
+    def crashes(self) -> bool:
+        """It dies of a signal, as its handler said, and of nothing that we found."""
+        return frames.Crashing in self.said and self._verdict is None
 
     def release(self) -> None:
         """No more frames, no deadline, no descriptor; a second time does nothing."""
@@ -334,13 +340,14 @@ class Runner:
             self._ended()
 
     def _death(self, tail: str = "") -> Death:
-        end, word, crash = self._exit or Exit(0, -1), None, None
-        if self._word is not None:
-            word = self.word()
-        if self.outbox is not None and self.outbox.fd >= 0:
-            crash = segment.read_crash(self.outbox.fd)
+        end = self._exit or Exit(0, -1)
+        if self._traces is None or not self.crashes:
+            # Of one that crashes the first look counts: its successor may write there by the next.
+            word = self.word() if self._word is not None else None
+            own = self.outbox
+            crash = segment.read_crash(own.fd) if own is not None and own.fd >= 0 else None
+            self._traces = self._wired_at, word, crash
         who = (self.agent, self.role, self.epoch, self.pid, end.signal, end.code, self._phase)
         limits = self._start.limits if isinstance(self._start, frames.Start) else {}
         memory = (end.rss_peak_bytes, limits.get("memory_mb", 0) << 20)
-        traces = (self._wired_at, word, crash)
-        return diagnose(Evidence(*who, self._verdict, *traces, self.said, *memory, tail))
+        return diagnose(Evidence(*who, self._verdict, *self._traces, self.said, *memory, tail))

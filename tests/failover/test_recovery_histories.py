@@ -42,7 +42,7 @@ class World(RuleBasedStateMachine):
         super().__init__()
         self.now = 0.0
         self.writer = True  # somebody has been resumed and not lost
-        self.unreaped = 0
+        self.unreaped = self.fenced = 0
         self.successor = ""  # "", making, waiting, taking, taken
         self.standby = ""  # "", making, up
         self.resting = self.queued = False
@@ -82,7 +82,7 @@ class World(RuleBasedStateMachine):
                 self.resting = True
             case Do.RESUME:
                 assert self.successor == "taken", "only who has restored"
-                assert not self.unreaped, "never before the reap (G5)"
+                assert self.unreaped == self.fenced, "never before the fence (G5)"
                 assert not self.writer, "never two writers (G5)"
                 self.successor, self.writer = "", True
             case Do.QUEUE:
@@ -134,8 +134,17 @@ class World(RuleBasedStateMachine):
     @precondition(lambda self: self.unreaped)
     @rule(final=st.sampled_from([""] * 9 + ["final"]))
     def reap(self, final: str) -> None:
+        fenced = self.unreaped == self.fenced
         self.unreaped -= 1
-        self.tell(Reaped("" if self.over else final))
+        self.fenced -= fenced
+        self.tell(Reaped("" if self.over or fenced else final, fenced))
+
+    @precondition(lambda self: self.unreaped > self.fenced)
+    @rule()
+    def fence(self) -> None:
+        """It is on its way out for good."""
+        self.fenced += 1
+        self.tell(Event.FENCED)
 
     @precondition(lambda self: self.successor == "making")
     @rule()

@@ -93,6 +93,34 @@ def test_with_a_spare_it_takes_over_while_the_lost_one_is_fenced() -> None:
     assert acts == [Act(Do.RESUME), Act(Do.LATER, SPARE_AFTER_S)], "or the other way round"
 
 
+@pytest.mark.guarantee("G5")
+def test_who_will_execute_nothing_more_is_not_waited_for_until_it_is_reaped() -> None:
+    plan, _ = run(plan_of(standby=Standby.UP, spare=True), lost(), Event.TAKEN)
+    plan, acts = run(plan, Event.FENCED)
+    assert acts == [Act(Do.RESUME), Act(Do.LATER, SPARE_AFTER_S)]
+    plan, acts = run(plan, Reaped("", fenced=True))
+    assert acts == []
+    assert (plan.seats[ENV].unreaped, plan.seats[ENV].fenced) == (0, 0)
+
+
+@pytest.mark.guarantee("G5")
+def test_one_that_is_fenced_says_nothing_of_another() -> None:
+    plan, _ = run(plan_of(), lost(7), Event.FENCED, Event.READY, lost(8))
+    assert plan.seats[ENV].unreaped == 2
+    plan, acts = run(plan, Event.RESTED, Event.READY, Event.TAKEN)
+    assert Do.RESUME not in [act.do for act in acts], "the second may still write"
+    plan, acts = run(plan, Reaped("", fenced=True))
+    assert acts == [], "that was the first"
+    assert run(plan, Event.FENCED)[1] == run(plan, Reaped(""))[1] == [Act(Do.RESUME)]
+
+
+@pytest.mark.guarantee("G7")
+def test_who_is_doomed_is_given_up_when_the_fenced_one_is_reaped() -> None:
+    plan, acts = run(plan_of(0), lost(), Event.FENCED)
+    assert acts == []
+    assert run(plan, Reaped("", fenced=True))[1] == [Act(Do.GIVE_UP, "")]
+
+
 def test_without_a_standby_a_successor_is_made_first() -> None:
     plan, acts = run(plan_of(), lost())
     assert acts == [Act(Do.FORK)]

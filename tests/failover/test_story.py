@@ -18,8 +18,10 @@ def death(epoch: int, cause: str = "killed by SIGSEGV in step", at: float = 0.0)
 
 def test_a_crash_that_left_its_time_is_measured_from_there() -> None:
     story = Story(10.0, "killed by SIGSEGV in step")
-    story.reaped(10.002, death(0, at=9.999))
-    event = story.failover(10.003, 1, SAID, poisoned=False)
+    story.fenced(10.002)
+    story.resumed(10.003, 1, SAID, poisoned=False)
+    story.reaped(death(0, at=9.999))
+    event = story.failover()
     assert event.detect_ms == pytest.approx(1.0)
     assert event.fence_ms == pytest.approx(2.0)
     assert event.total_ms == pytest.approx(4.0)
@@ -31,17 +33,21 @@ def test_a_crash_that_left_its_time_is_measured_from_there() -> None:
 @pytest.mark.parametrize("at", [0.0, 11.0])
 def test_where_nothing_says_when_it_happened_it_counts_from_its_being_noticed(at: float) -> None:
     story = Story(10.0, "killed")
-    story.reaped(10.0, death(0, at=at))
-    event = story.failover(10.003, 1, SAID, poisoned=False)
+    story.reaped(death(0, at=at))
+    story.resumed(10.003, 1, SAID, poisoned=False)
+    event = story.failover()
     assert event.detect_ms is None
     assert event.total_ms == pytest.approx(3.0)
 
 
 def test_successors_that_failed_are_named_whoever_was_reaped_first() -> None:
     story = Story(10.0, "hung")
-    story.reaped(10.1, death(1, "killed by SIGKILL in construct"))
-    story.reaped(10.2, death(0, "hung in step"))
-    event = story.failover(10.3, 2, SAID, poisoned=True)
+    story.reaped(death(1, "killed by SIGKILL in construct"))
+    story.reaped(death(0, "hung in step"))
+    assert not story.is_over
+    story.resumed(10.3, 2, SAID, poisoned=True)
+    assert story.is_over
+    event = story.failover()
     assert event.death.cause == "hung in step"
     assert event.tried == ("killed by SIGKILL in construct",)
     assert event.poisoned
@@ -49,8 +55,8 @@ def test_successors_that_failed_are_named_whoever_was_reaped_first() -> None:
 
 def test_who_is_given_up_is_told_why() -> None:
     story = Story(10.0, "x")
-    story.reaped(10.1, death(0, "one"))
-    story.reaped(10.2, death(1, "two"))
+    story.reaped(death(0, "one"))
+    story.reaped(death(1, "two"))
     assert [each.cause for each in story.given_up("enough")] == [
         "one",
         "two (not replaced: enough)",

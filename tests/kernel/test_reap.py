@@ -128,6 +128,46 @@ def test_a_watched_child_can_be_killed_and_then_no_more(world: World) -> None:
     reaper.kill(1)
 
 
+# Counts in a file for as long as one of its threads lives, be it not the first one.
+COUNTS = """
+import ctypes, mmap, os, sys, threading
+file = os.open(sys.argv[1], os.O_RDWR)
+count = memoryview(mmap.mmap(file, 8)).cast("Q")
+def go_on():
+    while True:
+        count[0] += 1
+threading.Thread(target=go_on).start()
+if sys.argv[2] == "leaves":
+    ctypes.PyDLL(None).pthread_exit(None)
+go_on()
+"""
+
+
+@pytest.mark.guarantee("G5")
+@pytest.mark.parametrize("first_thread", ["stays", "leaves"])
+def test_who_is_past_writing_has_written_its_last(
+    first_thread: str, world: World, tmp_path: Path
+) -> None:
+    reaper, file = world.reaper(), tmp_path / "count"
+    file.write_bytes(bytes(8))
+    pid = os.posix_spawn(
+        sys.executable, [sys.executable, "-c", COUNTS, str(file), first_thread], os.environ
+    )
+    world.watch(reaper, pid)
+    watchdog.until(lambda: file.read_bytes() != bytes(8), 20, "that it counts")
+    if first_thread == "leaves":
+        watchdog.until(lambda: read_stat(pid).exiting, 20, "that its first thread has left")
+    else:
+        assert not reaper.past_writing(pid), "it counts, and nobody has killed it"
+        reaper.kill(pid)
+    watchdog.until(lambda: reaper.past_writing(pid), 20, "that no thread of it goes on")
+    assert reaper.watches(pid), "its end is yet to be read"
+    last = file.read_bytes()
+    world.until(lambda: pid in world.ends, "its end")
+    assert file.read_bytes() == last
+    assert not reaper.past_writing(pid), "nobody's any more"
+
+
 def test_who_is_no_child_is_not_watched(world: World) -> None:
     with pytest.raises(ChildProcessError):
         world.watch(world.reaper(), 1)
