@@ -1,7 +1,8 @@
-"""What the runs of `bench failover` are made of: an environment that says who it is, and a policy
-that kills it and takes the time until it sees the next observation.
+"""What the runs of `bench failover` are made of: an environment that says who it is, a policy that
+kills it and takes the time until it sees the next observation, and policies beside it that count.
 
-Owns the file through which the one tells the other. Loaded only in children of a run.
+Owns the files through which they tell each other, and the benchmark. Loaded only in children of a
+run.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import random
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -65,35 +67,98 @@ class Metered(gymnasium.Wrapper[Any, Any, Any, Any]):
         super().close()
 
 
+class Slowed(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Computes for so many seconds in each step, beside what the environment does."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], seconds: float) -> None:
+        super().__init__(env)
+        self.seconds = seconds
+
+    def step(self, action: Any) -> Any:
+        until = time.perf_counter() + self.seconds
+        while time.perf_counter() < until:
+            pass
+        return self.env.step(action)
+
+
+class Paced(RandomPolicy):
+    """Writes down, when it is closed, how many steps a second it saw from the `first` one on."""
+
+    def __init__(self, *, path: str, first: int, **spec: Any) -> None:
+        super().__init__(**spec)
+        self.path, self.first = path, first
+        self.acts, self.began = 0, 0.0
+
+    def act(self, obs: Any) -> Any:
+        """Start the watch at the first one that counts."""
+        self.acts += 1
+        if self.acts == self.first:
+            self.began = time.perf_counter()
+        return super().act(obs)
+
+    def close(self) -> None:
+        """Stop it."""
+        speed = (self.acts - self.first) / (time.perf_counter() - self.began)
+        Path(self.path).write_text(f"{speed}\n")
+
+
+class Bystander(RandomPolicy):
+    """Counts its actions in each tenth of a second since the clock's beginning, and appends what it
+    counted to `path` when it is closed: a tenth and a count to a line."""
+
+    TENTHS = 10.0
+
+    def __init__(self, *, path: str, **spec: Any) -> None:
+        super().__init__(**spec)
+        self.path = path
+        self.counts: Counter[int] = Counter()
+
+    def act(self, obs: Any) -> Any:
+        """Count it."""
+        self.counts[int(time.monotonic() * self.TENTHS)] += 1
+        return super().act(obs)
+
+    def close(self) -> None:
+        """Tell."""
+        lines = "".join(f"{tenth} {count}\n" for tenth, count in self.counts.items())
+        with Path(self.path).open("a") as file:
+            file.write(lines)
+
+
 class Killer(RandomPolicy):
-    """Sends SIGSEGV to the environment once in `every` actions, before it says which one it is, and
-    appends the milliseconds until its next observation to `<path>.ms`.
+    """Sends SIGSEGV to the environment once in `every` actions, or `seconds`, before it says which
+    one it is; appends to `<path>.ms` the milliseconds until its next observation, and when it was.
 
     How many actions lie between two kills is drawn from a half to three halves of that: at equal
     distances all of them would find the same time since the last snapshot.
     """
 
-    def __init__(self, *, path: str, every: int, **spec: Any) -> None:
+    def __init__(self, *, path: str, every: int, seconds: float = 0.0, **spec: Any) -> None:
         super().__init__(**spec)
-        self.path, self.every = path, every
+        self.path, self.every, self.seconds = path, every, seconds
         self.acts, self.killed_at = 0, 0
         self.distances = random.Random(self.every)
         self.next = self._after(0)
+        self.due = time.monotonic() + 2 * seconds
 
     def _after(self, acts: int) -> int:
         return acts + self.distances.randint(self.every // 2, self.every * 3 // 2)
+
+    def _is_due(self) -> bool:
+        return time.monotonic() >= self.due if self.seconds else self.acts == self.next
 
     def act(self, obs: Any) -> Any:
         """Stop the watch that runs, or start one."""
         if self.killed_at:
             took_ms = (time.monotonic_ns() - self.killed_at) / 1e6
-            self.killed_at = 0
             with Path(f"{self.path}.ms").open("a") as file:
-                file.write(f"{took_ms}\n")
+                file.write(f"{took_ms} {self.killed_at / 1e9}\n")
+            self.killed_at = 0
         action = super().act(obs)
         self.acts += 1
-        if self.acts == self.next:
+        if self._is_due():
             self.next = self._after(self.acts)
+            self.due += self.seconds
             victim = int(Path(self.path).read_text())
             self.killed_at = time.monotonic_ns()
             os.kill(victim, signal.SIGSEGV)
