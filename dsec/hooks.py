@@ -28,6 +28,10 @@ class Hooks(Protocol):
     def failover(self, failover: Failover) -> None:
         """A role that was lost goes on."""
 
+    def kept(self, agent: str, role: Role, kept: Segment) -> None:
+        """A role keeps its state in this memory file from now on, the kernel's to close."""
+        return
+
     def progress(self, report: RunReport) -> None:
         """Totals in the report are new; at most a few times a second."""
 

@@ -198,6 +198,7 @@ class Recovery:
         else:
             seat.aside.close()
             seat.aside = kept
+        self._run.hooks.kept(self._agent.name, runner.role, kept)
         for server in self._run.servers.values() if self.kept[runner.role] is kept else ():
             server.kept(self._agent.name, runner.role, kept)
         return True

@@ -179,7 +179,7 @@ def protect(session: Session, actor: Any) -> tuple[StateKeeping | None, StateKee
     needed = start.failover.standby != "none"
     if getattr(actor, "passthrough", False):
         return None, StateKeeping(session, tuple, STATELESS, faith=Faith.BY_CONTRACT)
-    if not needed and not start.atoms:
+    if not (needed or start.atoms or start.caller):
         return None, None
     codec, notes = find_object_codec(actor)
     if codec is None:

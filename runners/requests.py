@@ -16,6 +16,7 @@ A request is a dict, "do" its kind:
     render
     about     what a caller wants to know of environments that it can't see
     wrapped   name, `module:Class`: whether such a wrapper is around it
+    snapshot, restore: see states.py
     close     end the stream, which closes the environments
 
 Those from get to render may have a mask, too: for the others nothing is done, and None answered.
@@ -36,6 +37,7 @@ from dsec.errors import LayoutError, PeerError, ValueCodecError
 from dsec.ipc import values
 from dsec.ipc.frames import Phase, Role
 from dsec.ipc.layout import FLAG_ASIDE
+from dsec.runners import states
 from dsec.runners.failure import describe
 from dsec.runners.returned import blamed
 from dsec.runners.stage import Stage
@@ -143,6 +145,17 @@ class Requests:
         name = asked["name"]
         return self._each(n, views, lambda env: _is_wrapped(env, name), "wrapped")
 
+    def _snapshot(self, n: int, asked: Any, views: Any, flags: Any) -> list[Any]:
+        found = ["value", states.take(self._stage)]
+        for i in range(len(self._stage.envs)):
+            self._fill(views, i)
+        return [found]
+
+    def _restore(self, n: int, asked: Any, views: Any, flags: Any) -> None:
+        stage = self._stage
+        stage.enter(int(Phase.REPLAY), n)
+        states.put(stage, asked, views, flags)
+
     def _close(self, n: int, asked: Any, views: Any, flags: Any) -> list[Any]:
         self.closing = True
         return self._each(n, views, lambda env: None, "close")
@@ -174,6 +187,8 @@ _KINDS: dict[str, Callable[[Requests, int, Any, Any, Any], list[Any] | None]] = 
     "render": Requests._render,
     "about": Requests._about,
     "wrapped": Requests._wrapped,
+    "snapshot": Requests._snapshot,
+    "restore": Requests._restore,
     "close": Requests._close,
 }
 

@@ -18,7 +18,15 @@ from dsec.ipc import recall
 from dsec.ipc.frames import Go, Phase, Role
 from dsec.ipc.layout import FLAG_ASIDE, RewardRecord
 from dsec.ipc.recall import distance
-from dsec.ipc.ring import FLAG_BOUNDARY, FLAG_END, KIND_ACTION, KIND_OBS, KIND_REWARD, stride
+from dsec.ipc.ring import (
+    FLAG_BOUNDARY,
+    FLAG_END,
+    FLAG_REQUEST,
+    KIND_ACTION,
+    KIND_OBS,
+    KIND_REWARD,
+    stride,
+)
 from dsec.runners.chaos import with_faults
 from dsec.runners.construct import finish_actor
 from dsec.runners.cuts import Cuts
@@ -34,6 +42,8 @@ from dsec.runners.heir_actor import (
 )
 from dsec.runners.keeping import StateKeeping
 from dsec.runners.loop import LOOK_EVERY, RING_SLICE_S, Session, live, serve_to_end
+from dsec.runners.requests import decode
+from dsec.runners.states import put_actor
 from dsec.runners.transitions import (
     GRAIN_BITS,
     HEAD_BYTES,
@@ -87,6 +97,8 @@ class RewardWorker:
         self._answered = Answered(wiring.outbox, heritage)
         self._guard: Guard | None = None
         self._cuts: Cuts | None = None
+        self._at_wish: Cuts | None = None  # a caller's; with a pool the same
+        self._state: StateKeeping | None = None
         # The first observation of which no reward is due: there is none before it, or it is given.
         self._first = self._expected = self._seq = heritage.first
 
@@ -135,8 +147,9 @@ class RewardWorker:
             keeping, state = protect(self._session, self._reward)
         if keeping is not None:
             self._guard = self._guarded(keeping)
+        self._state = state
         if self._session.start.atoms:
-            self._cuts = Cuts(self._session, state, self._guard, self._window)
+            self._cuts = self._at_wish = Cuts(self._session, state, self._guard, self._window)
 
     def _guarded(self, keeping: StateKeeping) -> Guard:
         env, actions, heritage = self._env, self._actions, self._heritage
@@ -162,8 +175,8 @@ class RewardWorker:
 
     def close(self) -> dict[str, float]:
         """Close the reward object."""
-        if self._cuts is not None:
-            self._cuts.close()
+        if self._at_wish is not None:
+            self._at_wish.close()
         return finish_actor(self._reward)
 
     def _next(self) -> bool:
@@ -208,7 +221,7 @@ class RewardWorker:
             actions.layout.nbytes,
         )
         first, cuts = self._expected, self._cuts
-        seq = first
+        seq, asked = first, False
         while True:
             if reader.seq != seq or reader.kind != KIND_OBS or reader.nbytes < obs_bytes:
                 env.check(seq)
@@ -223,6 +236,7 @@ class RewardWorker:
                     or action_reader.nbytes != action_bytes
                 ):
                     actions.check(last)
+                    asked = bool(action_reader.flags & FLAG_REQUEST)
                 try:
                     row = claim(nbytes, RING_SLICE_S) >> GRAIN_BITS
                 except (RingTimeout, RingInterrupted):
@@ -232,6 +246,9 @@ class RewardWorker:
                 commit(last, KIND_REWARD, flags & FLAG_BOUNDARY, nbytes)
                 if cuts is not None and flags & (FLAG_BOUNDARY | FLAG_END):
                     cuts.take(seq)
+                if asked:
+                    asked = False
+                    self._do_as_asked(last)
             self._seq = seq
             seq += 1
             self._expected = seq
@@ -251,6 +268,8 @@ class RewardWorker:
                 raise _no_action(last)
             if env.grid.flags[row].all() and self._no_step(row):
                 self._put(last, flags, np.zeros(self._n))
+                if self._actions.reader.flags & FLAG_REQUEST:
+                    self._do_as_asked(last)
                 return self._taken(seq, row)
             action = self._actions.action(last)
             transition = env.transition(row, self._obs_before, action, None)
@@ -267,6 +286,18 @@ class RewardWorker:
             if boundary and self._cuts is not None:
                 self._cuts.take(seq)
         return self._taken(seq, row)
+
+    def _do_as_asked(self, n: int) -> None:
+        """Some of what a caller asks for concerns all of an agent's state (states.py)."""
+        asked = decode(self._actions.request())
+        if asked.get("do") == "restore":
+            self._outbox.enter(Phase.REPLAY, n)
+            put_actor(self._reward, asked)
+            self._outbox.enter(Phase.IDLE, n)
+        elif asked.get("do") == "snapshot" and n > self._answered.until:
+            if self._at_wish is None:
+                self._at_wish = Cuts(self._session, self._state, self._guard, self._window)
+            self._at_wish.take(n + 1)
 
     def _no_step(self, row: int) -> bool:
         """Whether nobody made a step: a caller has asked for something else."""

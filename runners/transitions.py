@@ -258,6 +258,12 @@ class ActionStream:
                 raise peers_fault(Role.POLICY, error) from None
         return views
 
+    def request(self) -> bytes:
+        """What the current record, a request, asks for; see requests.py."""
+        reader, fixed = self.reader, self.layout.nbytes
+        tail = overflow.tail(self._peer, reader.flags, reader.offset, reader.nbytes, fixed)
+        return bytes(tail)
+
     def action(self, seq: int) -> Any:
         """Action `seq`, which must be the current record; a copy. Raises what `views` does."""
         views = self.views(seq)

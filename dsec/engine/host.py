@@ -88,7 +88,9 @@ async def _run(sock: socket.socket, folder: str, guardian: int) -> int:
         supervisor = Supervisor(spec, hooks, orphaned=orphaned, servers=servers)
         line.watch(supervisor.request_kill)
         report = await supervisor.run()
-        if report.failure and report.failure_kind != "config":
+        error = report.failure_error
+        no_pool = error is not None and error.where.startswith("pool")
+        if report.failure and (no_pool or report.failure_kind != "config"):
             line.say(talk.Refused(report.failure_kind, report.failure))
         line.say(talk.Ended(report.files))
         await line.flushed()
@@ -230,6 +232,11 @@ class CallerHooks(Hooks):
     def away(self, agent: str, role: Role) -> None:
         if role is Role.ENV:
             self._line.say(talk.Away(agent))
+
+    def kept(self, agent: str, role: Role, kept: Segment) -> None:
+        if role is Role.REWARD:  # the environments tell their state themselves
+            fds = [segment.readonly(kept.fd)]
+            self._line.say(talk.Holds(agent, int(role), kept.size), fds)
 
     def failover(self, failover: Failover) -> None:
         self._line.say(

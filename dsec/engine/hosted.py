@@ -16,7 +16,7 @@ from dsec.engine.plan import IMPORT_TIMEOUT_S, Quota, agent_spec
 from dsec.engine.talk import Order
 from dsec.ipc.frames import Role
 from dsec.seeds import agent_seed
-from dsec.spec import AgentSpec, RunnerSpec, RunSpec
+from dsec.spec import AgentSpec, PoolSpec, RunnerSpec, RunSpec
 
 
 def lane_name(name: str, lane: int) -> str:
@@ -37,8 +37,10 @@ def hosted_spec(order: Order, agent: Agent, *, run_dir: str, open_files: int) ->
     for lane in range(order.lanes):
         name = lane_name(agent.name, lane)
         seed = agent_seed(order.seed, name)
-        made = agent_spec(agent, name, Quota(), seed, open_files, images, Chaos())
-        lanes.append(_for_caller(made, order))
+        made = agent_spec(
+            agent, name, Quota(), seed, open_files, images, Chaos(), atoms=order.pool is not None
+        )
+        lanes.append(_for_caller(made, order, lane))
     timeout_s = max(IMPORT_TIMEOUT_S, agent.deadlines.construct_s)
     return RunSpec(
         name=agent.name,
@@ -49,18 +51,31 @@ def hosted_spec(order: Order, agent: Agent, *, run_dir: str, open_files: int) ->
         record_format=order.record,
         recorder=bool(order.out),
         recorder_image=BASE_IMAGE,
+        pool=_pool(order, agent),
     )
 
 
-def _for_caller(made: AgentSpec, order: Order) -> AgentSpec:
+def _pool(order: Order, agent: Agent) -> PoolSpec | None:
+    if order.pool is None:
+        return None
+    intervals = {agent.name: agent.snapshot_interval}
+    return PoolSpec(
+        order.pool["name"],
+        order.pool["size_mb"],
+        order.pool["persist"],
+        snapshot_intervals=intervals,
+    )
+
+
+def _for_caller(made: AgentSpec, order: Order, rank: int) -> AgentSpec:
     runners: list[RunnerSpec] = []
     for runner in made.runners:
         if runner.role is Role.REWARD and not (order.reward or order.out):
             continue
         if runner.role is Role.POLICY:
             runner = replace(runner, external=True)
-        if runner.role is Role.ENV:
+        else:
             start = msgspec.structs.replace(runner.start, caller=order.autoreset)
             runner = replace(runner, start=start)
         runners.append(runner)
-    return replace(made, runners=tuple(runners))
+    return replace(made, runners=tuple(runners), rank=rank)

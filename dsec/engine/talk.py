@@ -33,6 +33,7 @@ class Order(Message, tag="order", frozen=True):
         reward: there is a reward role, whose answers the caller waits for.
         out: the run directory of a run that is recorded; empty otherwise.
         record: format of the recording.
+        pool: of atoms: `name`, `size_mb`, `persist`; None: there are none.
     """
 
     version: str
@@ -43,6 +44,7 @@ class Order(Message, tag="order", frozen=True):
     reward: bool
     out: str = ""
     record: str = "none"
+    pool: dict[str, Any] | None = None
 
 
 class Leave(Message, tag="leave", frozen=True):
@@ -86,6 +88,14 @@ class Away(Message, tag="away", frozen=True):
     agent: str
 
 
+class Holds(Message, tag="holds", frozen=True):
+    """Beside it: the memory file in which a role keeps its state from now on."""
+
+    agent: str
+    role: int
+    size: int
+
+
 class Survived(Message, tag="survived", frozen=True):
     """A role of a lane was lost and goes on; the fields are those of `report.Failover`."""
 
@@ -114,7 +124,7 @@ class Ended(Message, tag="ended", frozen=True):
     files: tuple[str, ...] = ()
 
 
-AnyMessage = Order | Leave | Up | Attach | Lost | Away | Survived | Refused | Ended
+AnyMessage = Order | Leave | Up | Attach | Lost | Away | Holds | Survived | Refused | Ended
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)

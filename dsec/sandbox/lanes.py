@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,13 +23,13 @@ from dsec.engine.client import KernelProcess
 from dsec.errors import (
     DsecError,
     LocalError,
-    MachineError,
     RingInterrupted,
     RingTimeout,
     SandboxFailed,
     SandboxTimeout,
 )
-from dsec.ipc import datagrams, values
+from dsec.failover.keep import Snapshot
+from dsec.ipc import values
 from dsec.ipc.frames import Role
 from dsec.ipc.group import Lockstep, Piece
 from dsec.ipc.layout import EnvRecord, Layout, decode_spaces
@@ -43,13 +42,12 @@ from dsec.ipc.ring import (
     Reader,
 )
 from dsec.sandbox import remote
+from dsec.sandbox.hearing import News
 from dsec.sandbox.lane import Lane
 from dsec.sandbox.trees import arrays, copy_fixed, place_slots, slice_rows
 
 SLICE_S = 0.05  # how long the kernel is not listened to while an answer is waited for
 COAST_SLICE_S = 0.002  # the same, where a process that is away is not waited for
-FAILOVERS_KEPT = 1000
-REPORT_LINES = 40  # of a report, in the notes of an exception
 
 Told = tuple[dict[int, Any], list[dict[str, Any]]]
 """Terminal observations by environment, and an info for each."""
@@ -83,18 +81,16 @@ class Lanes:
     ) -> None:
         self.count = order.lanes * num_envs
         self.width = num_envs
-        self.failovers: deque[talk.Survived] = deque(maxlen=FAILOVERS_KEPT)
-        self.files: tuple[str, ...] = ()
         self.busy = False
-        self.away: set[str] = set()
         self._early = self._arrived = False
         self._answer_s, self._close_s = answer_s, close_s
         self._reads_rewards = order.reward
         self._lock = threading.Lock()
-        self._failed: tuple[str, str] | None = None  # the message and the report of what ended it
         self._closed = False
         self.lanes: list[Lane] = []
         self._kernel = KernelProcess(order)
+        self._news = News(self._kernel)
+        self.failovers, self.away = self._news.failovers, self._news.away
         try:
             spaces = self._attach(order.lanes, time.monotonic() + start_s)
             self.observation_space, self.action_space = decode_spaces(spaces)
@@ -120,8 +116,8 @@ class Lanes:
                 if message.spaces != spaces:
                     raise SandboxFailed("the environments were constructed with different spaces")
             else:
-                self._take(message)
-                self._check()
+                self._news.take(message, fds)
+                self._news.check()
         self.lanes.sort(key=lambda lane: lane.name)
         return spaces
 
@@ -176,8 +172,7 @@ class Lanes:
                     "this environment belongs to the process that this one was forked from; make"
                     " one here"
                 )
-            if self._failed is not None:
-                self._check()
+            self._news.check()
         except BaseException:
             self._lock.release()
             raise
@@ -222,6 +217,8 @@ class Lanes:
         return self._lockstep.gather
 
     def _taken_in(self, notable: bool) -> bool:
+        if notable and self._lockstep.ended:
+            self._await_the_end()
         if self._reads_rewards:
             self._await_rewards(range(len(self.lanes)))
         self.busy = False
@@ -261,6 +258,17 @@ class Lanes:
         self.settle()
         self._ask(asked)
         return self._answers(list(asked))
+
+    def post(self, asked: dict[str, Any]) -> None:
+        """Ask the first lane for something, and don't wait: `collect` is to follow."""
+        self.settle()
+        self.busy = True
+        self._commit(0, FLAG_REQUEST, None, values.encode(asked, "request"))
+
+    def collect(self) -> dict[str, Any]:
+        """Wait for the answer to what was posted; its info."""
+        self.settle()
+        return self.told(0)[1][0]
 
     def settle(self) -> None:
         """Take in what an interrupted call left under way."""
@@ -321,6 +329,19 @@ class Lanes:
             place_slots(self.obs, views, lane * self.width)
         return self.record.decode_extras(extras)
 
+    def seq(self, lane: int) -> int:
+        """The number of the lane's current record."""
+        return self._lockstep.seq(lane)
+
+    def section(self, lane: int, role: int, seq: int) -> Snapshot:
+        """What a role has kept of its state at record `seq`, which it was asked for.
+
+        Raises:
+            SandboxTimeout: it has not, in all the time that an answer may take.
+        """
+        until = time.monotonic() + self._answer_s
+        return self._news.section(self.lanes[lane].name, role, seq, until)
+
     @property
     def telling(self) -> list[int]:
         """The lanes that have something to tell."""
@@ -352,7 +373,7 @@ class Lanes:
     def _listen(self, until: float) -> None:
         """Hear what the kernel has to say; raise if nobody is left to wait for."""
         self.hear()
-        self._check()
+        self._news.check()
         if time.monotonic() > until:
             missing = ", ".join(self.lanes[i].name for i in self._lockstep.missing)
             raise SandboxTimeout(
@@ -360,45 +381,22 @@ class Lanes:
                 " overloaded? More time: answer_timeout_s"
             )
 
+    def _await_the_end(self) -> None:
+        """An environment has ended, and not because it was closed here: the kernel says why."""
+        until = time.monotonic() + self._answer_s
+        while True:
+            self._listen(until)
+            self._news.hear(SLICE_S)
+
     def hear(self) -> None:
         """Take in what the kernel has told since the last time; of a closed one, nothing."""
-        if self._closed:
-            return
-        try:
-            while (got := self._kernel.receive(0.0)) is not None:
-                datagrams.close_fds(got[1])
-                self._take(got[0])
-        except SandboxFailed as failed:
-            self._failed = self._failed or (str(failed), failed.report)
+        if not self._closed:
+            self._news.hear()
 
-    def _check(self) -> None:
-        if self._failed is None:
-            return
-        message, report = self._failed
-        failed = SandboxFailed(message, report)
-        if report:
-            failed.add_note("\n".join(report.splitlines()[-REPORT_LINES:]))
-        raise failed from None
-
-    def _take(self, message: talk.AnyMessage) -> None:
-        match message:
-            case talk.Away():
-                self.away.add(message.agent)
-            case talk.Survived():
-                self.failovers.append(message)
-                if message.role == "env":
-                    self.away.discard(message.agent)
-            case talk.Lost():
-                what = f"{message.agent}: {message.cause}"
-                self._failed = self._failed or (what, message.report)
-            case talk.Refused(kind="machine"):
-                raise MachineError(message.message, message.remedy)
-            case talk.Refused():
-                self._failed = self._failed or (message.message, "")
-            case talk.Ended():
-                self.files = message.files
-                why = "the kernel has ended before the environments were closed"
-                self._failed = self._failed or (why, "")
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Those of the recording, once this is closed."""
+        return self._news.files
 
     # ------------------------------------------------------------ the end
 
@@ -412,9 +410,10 @@ class Lanes:
         if not self._lock.acquire(blocking=False):
             raise LocalError("this environment can't be closed while another thread uses it")
         try:
-            if self._failed is None:
+            if self._news.failed is None:
                 self._say_goodbye()
-            self.files = self._kernel.close(self._close_s if self._failed is None else 0.0)
+            grace_s = self._close_s if self._news.failed is None else 0.0
+            self._news.files = self._kernel.close(grace_s)
         finally:
             self._forget()
             self._lock.release()
@@ -428,7 +427,7 @@ class Lanes:
                 lane.outbox.claim(0, SLICE_S)
                 lane.outbox.commit(self._lockstep.seq(i), KIND_END, FLAG_END, 0)
         except DsecError as error:
-            self._failed = self._failed or (str(error), "")
+            self._news.fail(str(error))
 
     def _abandon(self) -> None:
         self._kernel.close(0.0)
@@ -438,4 +437,5 @@ class Lanes:
         self._closed = True
         for lane in self.lanes:
             lane.close()
+        self._news.forget()
         self._kernel.forget()

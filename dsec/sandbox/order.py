@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import base64
 import inspect
+import re
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +18,11 @@ from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
-from pydantic import ValidationError
 
 from dsec import __version__
 from dsec.config import Agent
+from dsec.config.check import check
+from dsec.config.source import Source
 from dsec.engine import talk
 from dsec.errors import LocalError
 from dsec.seeds import fresh_run_seed
@@ -30,12 +33,18 @@ STEP_MARGIN_S = 30.0
 
 RESOURCE_PROFILES: Mapping[str, Mapping[str, Any]] = {
     "rl_default": {},
+    "rl_tuned": {"sync_interval": 5, "pool": {}},
     "small": {"ipc": {"ring_slots": 64}},
     "unprotected": {"failover": {"standby": "none"}},
 }
 """Named defaults; what is given besides counts more. `rl_default`: those of a configuration file.
+`rl_tuned`: a pool of atoms, whose memory is taken at the beginning, and an atom each 5 steps.
 `small`: short rings, for many environments in little memory. `unprotected`: no state is kept, so
 a death ends the episode, and nothing is spent on it before."""
+POOL_MB = 64
+
+_ARGUMENT = re.compile(r"^agents\[0\]\.(env\.(?=wrappers))?")
+"""What a path has before the name of an argument."""
 
 EnvName = str | EnvSpec | Callable[..., gymnasium.Env[Any, Any]]
 
@@ -56,6 +65,8 @@ class Given:
     limits: Mapping[str, Any] | None = None
     reward: str | Mapping[str, Any] | None = None
     record: str | Path | None = None
+    sync_interval: int | None = None
+    pool: Mapping[str, Any] | None = None
     coasts: bool = False
     """It knows what to do with failover.cached_steps."""
 
@@ -83,13 +94,17 @@ def make_order(given: Given, *, lanes: int, num_envs: int, autoreset: str) -> ta
     }
     if given.reward is not None:
         agent["reward"] = {"entry": given.reward} if isinstance(given.reward, str) else given.reward
+    profile = RESOURCE_PROFILES[given.profile]
     for key in ("failover", "deadlines", "limits", "ipc"):
         told = getattr(given, key, None)
-        agent[key] = {**RESOURCE_PROFILES[given.profile].get(key, {}), **(told or {})}
-    try:
-        checked = Agent.model_validate(agent)
-    except ValidationError as error:
-        raise ValueError(_in_words(error)) from None
+        if told is not None and not isinstance(told, Mapping):
+            raise TypeError(f"{key} is a dict of keys of docs/CONFIG.md, not {told!r}")
+        agent[key] = {**profile.get(key, {}), **(told or {})}
+    sync = profile.get("sync_interval") if given.sync_interval is None else given.sync_interval
+    pool = _pool(given, sync)
+    if pool is not None:
+        agent["sync_interval"] = given.snapshot_interval if sync is None else sync
+    checked = _checked(given, agent, pool)
     if checked.failover.cached_steps and not given.coasts:
         raise ValueError(
             "failover.cached_steps is for an AgentSandbox: a vector steps all its environments at"
@@ -104,7 +119,37 @@ def make_order(given: Given, *, lanes: int, num_envs: int, autoreset: str) -> ta
         reward=given.reward is not None,
         out=str(Path(given.record).absolute()) if given.record is not None else "",
         record="parquet" if given.record is not None else "none",
+        pool=None if pool is None else {"name": f"{given.name}-{uuid.uuid4().hex[:12]}", **pool},
     )
+
+
+def _pool(given: Given, sync: int | None) -> dict[str, Any] | None:
+    """The pool, with all its keys; None if there is to be none."""
+    if given.pool is None and sync is None:
+        return None
+    told = given.pool or {}
+    if not isinstance(told, Mapping):
+        raise TypeError(
+            f"pool is a dict of keys of docs/CONFIG.md, as {{'size_mb': 64}}, not {told!r}"
+        )
+    return {"size_mb": POOL_MB, "persist": False, **told}
+
+
+def _checked(given: Given, agent: dict[str, Any], pool: dict[str, Any] | None) -> Agent:
+    """What was typed, as a configuration file would have it.
+
+    Raises:
+        ValueError: all that is wrong, a line each: which argument, and what to write instead.
+    """
+    cached = agent["failover"].get("cached_steps", 0)
+    coasts = type(cached) is int and cached > 0
+    judged = {**agent, "failover": {**agent["failover"], **({"cached_steps": 0} if coasts else {})}}
+    data = {"run": {"steps": 1}, "agents": [judged], **({} if pool is None else {"pool": pool})}
+    found, problems = check(Source(data=data, file=""))
+    if found is None:
+        said = (f"{_ARGUMENT.sub('', each.path)}: {each.message}" for each in problems)
+        raise ValueError("\n".join(said))
+    return Agent.model_validate(agent)
 
 
 def limits_of(order: talk.Order) -> tuple[float, float, float]:
@@ -203,11 +248,3 @@ def _pickled(env: EnvName, wrappers: Sequence[Any]) -> str:
             " 'module:function' instead"
         ) from None
     return base64.b64encode(data).decode()
-
-
-def _in_words(error: ValidationError) -> str:
-    said = []
-    for each in error.errors():
-        where = ".".join(str(part) for part in each["loc"])
-        said.append(f"{where}: {each['msg']}")
-    return "; ".join(said)

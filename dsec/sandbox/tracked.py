@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import gymnasium
@@ -129,9 +130,7 @@ class TrackedEnv(gymnasium.Env[Any, Any]):
         lanes.enter()
         try:
             (_, infos) = lanes.request(asked)[0]
-            object.__setattr__(self, "_lost", None)
-            if self._coast is not None:
-                self._coast.forget()
+            self._forget_what_was()
             return self._read(lanes.obs, 0), infos[0]
         finally:
             lanes.leave()
@@ -183,6 +182,34 @@ class TrackedEnv(gymnasium.Env[Any, Any]):
         """The seed of the environment's generator."""
         found: int = self._get("np_random_seed")
         return found
+
+    @property
+    def rewards_kept(self) -> deque[float]:
+        """What `reward_window` shows, itself."""
+        window: deque[float] = self._window
+        return window
+
+    @contextmanager
+    def using(self, *, begins: bool = False) -> Iterator[None]:
+        """Let the sandbox ask for something.
+
+        Args:
+            begins: what was before it doesn't count any more, as at a reset.
+        """
+        lanes: Lanes = self._lanes
+        lanes.enter()
+        try:
+            if not begins:
+                self._keep_what_is_due()
+            yield
+            if begins:
+                self._forget_what_was()
+        finally:
+            lanes.leave()
+
+    def last_observation(self) -> Any:
+        """The last one that there was, again."""
+        return self._read(self._lanes.obs, 0)
 
     def get_wrapper_attr(self, name: str) -> Any:
         """An attribute of the environment or of the wrappers around it."""
@@ -318,6 +345,11 @@ class TrackedEnv(gymnasium.Env[Any, Any]):
         if coast is not None and coast.due and not coast.holds:
             notable = self._lanes.send(again=True)
             coast.keep(lambda: self._answer(notable))
+
+    def _forget_what_was(self) -> None:
+        object.__setattr__(self, "_lost", None)
+        if self._coast is not None:
+            self._coast.forget()
 
     def _told(self) -> dict[str, Any]:
         """The info of the step; raise what the environment raised in it."""

@@ -201,7 +201,7 @@ def test_a_function_of_the_script_itself() -> None:
         ({"env_id": "CartPole-v1", "deadlines": {"step_s": 0}}, ValueError, "deadlines.step_s"),
         ({"env_id": "CartPole-v1", "seed": -1}, ValueError, "seed"),
         ({"env_id": "CartPole-v1", "reward_window_size": 0}, ValueError, "reward_window_size"),
-        ({"env_id": "CartPole-v1", "sync_interval": 5}, ValueError, "sync_interval is 1"),
+        ({"env_id": "CartPole-v1", "sync_interval": 3}, ValueError, "no multiple of 3"),
     ],
 )
 def test_mistakes_are_told(arguments: dict[str, Any], error: type[Exception], message: str) -> None:

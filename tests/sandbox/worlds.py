@@ -162,3 +162,32 @@ class Telling(gymnasium.Env[Any, Any]):
         if self.steps == self.at + 1:
             info = {"dsec": 5}
         return np.full(1, float(self.steps)), float(self.steps), False, False, info
+
+
+class Linear:
+    """A policy by weights, which large numbers kill, once for each of its traps."""
+
+    def __init__(self, *, bias: float = 0.0, traps: Any = (), **_given: Any) -> None:
+        self.weights = {"w": np.zeros(4, np.float32), "b": np.array(bias)}
+        self.traps = traps
+
+    def act(self, obs: Any) -> Any:
+        which = int(obs.max() // 1e6)
+        if which and self.traps and not Path(self.traps[which - 1]).exists():
+            Path(self.traps[which - 1]).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return (obs @ self.weights["w"] + self.weights["b"] > 0).astype(np.int64)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.weights
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.weights = state
+
+
+class Heavy(Cart):
+    """Has more state than a small pool has room."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.map = np.random.default_rng(0).random(400_000)
