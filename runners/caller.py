@@ -12,6 +12,7 @@ from copy import deepcopy
 from typing import Any
 
 from dsec.errors import PeerError, RingInterrupted, RingTimeout
+from dsec.failover.codecs.pending import Examination
 from dsec.ipc import overflow, recall
 from dsec.ipc.frames import Go, Phase, Role
 from dsec.ipc.layout import FLAG_ASIDE, FLAG_INFRA, FLAG_TRUNCATED
@@ -21,11 +22,16 @@ from dsec.runners import env, env_life, requests, seeds
 from dsec.runners.chaos import with_faults
 from dsec.runners.heir_env import Standing
 from dsec.runners.loop import Session
+from dsec.runners.protect import examination
 from dsec.runners.returned import NotCarried, as_reward, no_step
 from dsec.runners.stage import LATER, NEXT_STEP, Stage
 from dsec.runners.transitions import GRAIN_BITS
 from dsec.runners.wiring import Wiring
 
+EXAMINE_WAIT_S = 5.0
+"""How long the first step may wait until it is known how to keep its state. What takes
+longer, for an environment that hangs on some actions is given its time, goes on beside the steps,
+and they are protected from then on."""
 _ASKED = -1  # in place of the row of an action: the current record is a request
 
 
@@ -41,7 +47,8 @@ class CallerWorker(env.EnvWorker):
         super().__init__(session, wiring, stage, standing)
         self._peer = wiring.peers[Role.POLICY]
         self._requests = requests.Requests(stage, self._fill)
-        self._protected = False
+        self._protected = self._examining = False
+        self._examination: Examination | None = None
         self._before: tuple[int, Any] = (-1, None)  # the outbox's tail, and the record before it
 
     def serve(self, go: Go) -> int:
@@ -94,11 +101,29 @@ class CallerWorker(env.EnvWorker):
         return self._publish(0, self._variable, views)
 
     def _look_protected(self) -> None:
-        """From its first reset on an environment's state is kept."""
-        stage = self._stage
-        if not self._protected and all(seed is None for seed in stage.first_seeds):
-            self._protected = True
-            self._protect(self._standing)
+        """From its first reset on an environment's state is kept, as soon as it is known how. The
+        caller waits for that, but not for long."""
+        standing, wait_s = self._standing, 0.0
+        if self._protected or any(seed is not None for seed in self._stage.first_seeds):
+            return
+        if not self._examining:
+            self._examining, wait_s = True, EXAMINE_WAIT_S
+            if standing.keeping is None and standing.trusted:
+                self._examination = examination(self._session, self._stage)
+        examined = None
+        if self._examination is not None:
+            self._outbox.enter(Phase.IDLE, self._seq)
+            examined = self._examination.result(wait_s)
+            if examined is None:
+                return
+        self._protected = True
+        self._protect(standing, examined)
+
+    def close(self) -> dict[str, float]:
+        """Close all environments."""
+        if self._examination is not None:
+            self._examination.close()
+        return super().close()
 
     def _publish_loss(self, n: int, lost: dict[str, Any]) -> int:
         """Answer what came after observation n: the environments were lost (G4).
@@ -120,7 +145,9 @@ class CallerWorker(env.EnvWorker):
             rewards[...] = 0.0
             flags[...] = FLAG_TRUNCATED | FLAG_INFRA
         for info in stage.infos:
-            info["dsec"] = {**info.get("dsec", {}), "infra_failure": lost}
+            told = info.get("dsec", {})  # a reset's may be the environment's own, and no dict
+            ours = told if isinstance(told, dict) else {"own": told}
+            info["dsec"] = {**ours, "infra_failure": lost}
         self._seq = n + 1
         session.draining = session.draining or self._requests.closing
         self._miss(n + 1)
@@ -236,7 +263,8 @@ class CallerWorker(env.EnvWorker):
         self._seq = seq
         if not self._protected:
             self._look_protected()
-            self._next_mark = self._mark_after(seq)
+            pending = self._examining and not self._protected
+            self._next_mark = seq + 1 if pending else self._mark_after(seq)
         return published
 
     def _aside(self, n: int, row: int, at: int, views: Any) -> None:

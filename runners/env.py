@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from dsec.errors import AtomForeign, LayoutError, RingInterrupted, RingTimeout
+from dsec.failover.codecs import Examined
 from dsec.failover.keep import Snapshot
 from dsec.ipc import overflow, recall
 from dsec.ipc.frames import Go, Kept, Phase, Protection, Role
@@ -134,11 +135,13 @@ class EnvWorker:
         self._next_mark = self._mark_after(self._seq)
         return published
 
-    def _protect(self, standing: Standing) -> None:
+    def _protect(self, standing: Standing, examined: Examined | None = None) -> None:
         """From here on the environments' state is kept, if it can be: they have all been reset."""
         session, outbox = self._session, self._outbox
         outbox.enter(Phase.IDLE, self._seq)
-        keeping, state = go_on(session, self._stage, standing.keeping, trusted=standing.trusted)
+        keeping, state = go_on(
+            session, self._stage, standing.keeping, trusted=standing.trusted, examined=examined
+        )
         if keeping is not None:
             self._guard = self._guarded(keeping, standing.snapshot)
         if session.start.atoms:

@@ -22,6 +22,7 @@ from dsec.failover.codecs import (
     episodes_repeat,
     examine,
 )
+from dsec.failover.codecs.pending import Examination
 from dsec.failover.codecs.selfcheck import Verdict
 from dsec.ipc.frames import Kept, Protection
 from dsec.runners import seeds
@@ -43,11 +44,28 @@ CAPTURES: Final = 4
 Restore = Callable[[Sequence[bytes | memoryview]], None]
 
 
-def protect(session: Session, stage: Stage) -> tuple[Keeping | None, StateKeeping | None]:
+def examination(session: Session, stage: Stage) -> Examination | None:
+    """The examination that `protect` needs, begun beside this process; None if it needs none."""
+    start = session.start
+    if start.failover.standby not in CODECS_FOR_STATE and not start.atoms:
+        return None
+    return Examination(stage.envs[0], seed=_seed(session))
+
+
+def _seed(session: Session) -> int:
+    return seeds.derive(session.start.seed, "protection")
+
+
+def protect(
+    session: Session, stage: Stage, examined: Examined | None = None
+) -> tuple[Keeping | None, StateKeeping | None]:
     """Choose how these environments' state is kept: as the settings say, or (`auto`) by what was
     measured, and where that is not possible by clones of the whole process.
 
     They must have been reset. The kernel is told what was chosen, why, and why no more.
+
+    Args:
+        examined: what an `examination` has found; left out, it is done here where it is needed.
 
     Returns:
         How it is kept for a successor, and how for an atom; None where it isn't.
@@ -58,9 +76,9 @@ def protect(session: Session, stage: Stage) -> tuple[Keeping | None, StateKeepin
     notes: tuple[str, ...] = ()
     told = Protection(standby)
     keeping: Keeping | None = None
-    seed = seeds.derive(start.seed, "protection")
+    seed = _seed(session)
     if standby in CODECS_FOR_STATE or start.atoms:
-        examined = examine(stage.envs[0], seed=seed)
+        examined = examined or examine(stage.envs[0], seed=seed)
         notes = examined.notes
         if examined.codec is not None:
             state, _ = _bound(session, stage, examined.codec.name, notes)
@@ -86,17 +104,23 @@ def protect(session: Session, stage: Stage) -> tuple[Keeping | None, StateKeepin
 
 
 def go_on(
-    session: Session, stage: Stage, keeping: Keeping | None, *, trusted: bool
+    session: Session,
+    stage: Stage,
+    keeping: Keeping | None,
+    *,
+    trusted: bool,
+    examined: Examined | None = None,
 ) -> tuple[Keeping | None, StateKeeping | None]:
     """As `protect`, where it may be decided already how the state is kept for a successor.
 
     Args:
         trusted: no codec has been found wrong.
+        examined: as for `protect`.
     """
     if isinstance(keeping, StateKeeping):
         return keeping, keeping
     if keeping is None and trusted:
-        return protect(session, stage)
+        return protect(session, stage, examined)
     if session.start.atoms and stage.codec and trusted:
         return keeping, bind(session, stage, stage.codec)[0]
     return keeping, None

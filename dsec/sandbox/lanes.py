@@ -47,6 +47,7 @@ from dsec.sandbox.lane import Lane
 from dsec.sandbox.trees import arrays, copy_fixed, place_slots, slice_rows
 
 SLICE_S = 0.05  # how long the kernel is not listened to while an answer is waited for
+BUSY_CLOSE_S = 1.0
 COAST_SLICE_S = 0.002  # the same, where a process that is away is not waited for
 
 Told = tuple[dict[int, Any], list[dict[str, Any]]]
@@ -419,7 +420,8 @@ class Lanes:
             self._lock.release()
 
     def _say_goodbye(self) -> None:
-        self._answer_s = self._close_s
+        # Who was interrupted in a step has not waited for it, and won't now for long.
+        self._answer_s = min(self._close_s, BUSY_CLOSE_S) if self.busy else self._close_s
         try:
             self.settle()
             self._ask({lane: {"do": "close"} for lane in range(len(self.lanes))})

@@ -61,6 +61,18 @@ class Scratch:
         os.close(result_end)
         os.close(lifeline)
 
+    def ready(self, wait_s: float) -> bool:
+        """Whether `finish` would not wait, now or within that time."""
+        poll = select.poll()
+        poll.register(self._result, select.POLLIN)
+        left = min(wait_s, self._deadline - time.monotonic())
+        return bool(poll.poll(max(0.0, left) * 1000)) or time.monotonic() >= self._deadline
+
+    def abandon(self) -> None:
+        """End it; what it found is not wanted."""
+        self._deadline = 0.0
+        self.finish()
+
     def finish(self) -> Outcome:
         """Wait until it has ended by itself, or end it at its deadline. Never raises for what
         happens in there: a crash, an exit, an exception and a hang are outcomes."""

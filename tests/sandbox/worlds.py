@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -191,3 +192,43 @@ class Heavy(Cart):
     def __init__(self) -> None:
         super().__init__()
         self.map = np.random.default_rng(0).random(400_000)
+
+
+class Stuck(Trap):
+    """Hangs on action 2, whenever that is."""
+
+    def __init__(self) -> None:
+        super().__init__("hang", -1)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if action == 2:
+            self._spring()
+        return super().step(action)
+
+    def pid(self) -> int:
+        return os.getpid()
+
+
+class Owned(Trap):
+    """Has a "dsec" of its own in what its resets tell, and dies in its second step."""
+
+    def __init__(self) -> None:
+        super().__init__("segv", 2)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        return super().reset(seed=seed)[0], {"dsec": 5}
+
+
+class Slow(Trap):
+    """Takes its time."""
+
+    seconds = 0.0
+
+    def __init__(self) -> None:
+        super().__init__("none", -1)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        threading.Event().wait(self.seconds)
+        return super().step(action)
