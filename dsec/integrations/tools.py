@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import inspect
+import os
 from typing import Any
 
 import gymnasium
@@ -62,6 +63,10 @@ class ToolHost(gymnasium.Env[Any, Any]):
     def ready(self) -> bool:
         """Whether there is an object: a new process has none."""
         return self._tool is not None
+
+    def pid(self) -> int:
+        """This process."""
+        return os.getpid()
 
     def invoke(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Call a method of the object.
