@@ -21,6 +21,7 @@ import click
 
 from dsec import __version__, signals
 from dsec.cli.compare import replay, verify
+from dsec.cli.serve import serve
 from dsec.cli.stream import SafeStream, standard_streams
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def cli() -> None:
 
 cli.add_command(verify)
 cli.add_command(replay)
+cli.add_command(serve)
 
 _config = click.argument("config", type=click.Path(path_type=Path))
 _sets = click.option(
@@ -320,7 +322,7 @@ def _finish(outcome: Outcome, stdout: SafeStream, stderr: SafeStream, *, as_json
         stderr.line("dsec-kernel: interrupted before the run began")
     if as_json:
         result = dict(outcome.totals)
-        error = render.error_object(outcome)
+        error = engine.error_object(outcome.error, int(outcome.code))
         if error is not None:
             result["error"] = error
         stdout.line(json.dumps(result))

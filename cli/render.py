@@ -296,29 +296,6 @@ def error_lines(error: DsecError) -> list[str]:
     return lines + [f"  {printable(text)}" for text in getattr(error, "detail", "").splitlines()]
 
 
-def error_object(outcome: Outcome) -> dict[str, Any] | None:
-    """The error for `--json`; None if there is none."""
-    error = outcome.error
-    if error is None:
-        return None
-    result: dict[str, Any] = {"exit_code": int(outcome.code), "message": str(error)}
-    if isinstance(error, ConfigError):
-        result["kind"] = "config"
-        result["diagnostics"] = [
-            {
-                "file": problem.file,
-                "line": problem.line or None,
-                "column": problem.column or None,
-                "path": problem.path,
-                "message": problem.message,
-            }
-            for problem in error.diagnostics
-        ]
-    else:
-        result["kind"] = "machine" if isinstance(error, MachineError) else "internal"
-    return result
-
-
 def _memory_line(memory: dict[str, Any]) -> list[str]:
     """What an agent takes of the machine; nothing where the run was too short to look."""
     mean, most = memory["agent_pss_bytes"], memory["agent_pss_peak_bytes"]

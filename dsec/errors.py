@@ -305,3 +305,37 @@ class PoolAbsent(MachineError):
 
 class PoolOwned(MachineError):
     """A living process owns this segment and is the only one that may write it."""
+
+
+class EngineDied(DsecError):
+    """The kernel beside this program is gone, and all that it ran with it.
+
+    Attributes:
+        exit_code: of the kernel, 128 + n where signal n ended its supervisor; None if nobody could
+            tell, as its guardian was killed, too.
+        signal: the signal that ended it, 0 if none did.
+        stderr_tail: the last that it wrote to its standard error.
+    """
+
+    def __init__(self, message: str, exit_code: int | None, stderr_tail: str) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+        self.signal = exit_code - 128 if exit_code is not None and 128 < exit_code < 200 else 0
+        self.stderr_tail = stderr_tail
+
+
+class EngineRefused(DsecError):
+    """The kernel beside this program didn't do what it was asked.
+
+    Attributes:
+        code: a number of docs/ENGINE.md, table "Errors".
+        what, where, remedy: what is wrong, in which parameter, file or agent, and what to do.
+        report: the whole of it, where it is longer (a traceback, the end of a runner's stderr).
+    """
+
+    def __init__(
+        self, code: int, what: str, where: str = "", remedy: str = "", report: str = ""
+    ) -> None:
+        super().__init__(". ".join(filter(None, (f"{where}: {what}" if where else what, remedy))))
+        self.code, self.what, self.where = code, what, where
+        self.remedy, self.report = remedy, report

@@ -42,8 +42,8 @@ CALLS_ALLOWED: dict[tuple[str, str], str] = {
 }
 # module -> why it lives although no code names it
 ALIVE: dict[str, str] = {
-    "dsec.ipc.async_reader": "for who reads rings in an event loop, the sandbox and the engine's"
-    " server, which are not built yet; the wake-up protocol has to be whole before them",
+    "dsec.ipc.async_reader": "for a program that embeds the kernel and reads rings in its event"
+    " loop; the wake-up protocol has to be whole for it",
 }
 # file -> why an exception may vanish there
 SWALLOW_ALLOWED = {

@@ -58,7 +58,12 @@ def _one_of(*names: str) -> JsonDict:
 class Model(BaseModel):
     """Base of all models: nothing unknown, nothing converted, nothing changed afterwards."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        frozen=True,
+        ser_json_inf_nan="constants",  # else they would be None in an environment's keywords
+    )
 
     @model_validator(mode="before")
     @classmethod

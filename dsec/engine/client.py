@@ -1,175 +1,257 @@
-"""The program's end: starts a kernel for itself, hears from it, and sees it gone.
+"""The sandboxes of this program in the one kernel that they share.
 
-Owns that process as far as its program is concerned, and no shared memory. What a program promises
-to whoever wrote it is kept here: the kernel is no child of it, has nothing of its terminal, and
-dies with it; a forked child of the program has no part in it. Never imports numpy.
+Owns that kernel: the first sandbox starts it, the last one to close ends it, and where it was lost
+the next new one gets a new one. A forked child of the program has no part in it, and starts one of
+its own when it needs one. Never imports numpy.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import select
-import shutil
-import signal
-import socket
-import time
-import uuid
-import weakref
+import threading
+from collections import deque
 
-from dsec.engine import talk
-from dsec.errors import ChannelClosed, DsecError, LocalError, MachineError, SandboxFailed
-from dsec.ipc import datagrams, launch
+import msgspec
+import yaml
 
-_ARGV = ("-P", "-m", "dsec.engine.host")
-GONE_S = 10.0  # what a kernel has to end everything, before it is killed
+from dsec.engine import handover, methods, talk
+from dsec.engine.calls import Call, message_of
+from dsec.engine.rpc import Code
+from dsec.engine.spawned import GONE_S
+from dsec.engine.sync import SyncEngine
+from dsec.errors import (
+    DsecError,
+    EngineDied,
+    EngineRefused,
+    LocalError,
+    MachineError,
+    PeerError,
+    SandboxFailed,
+)
 
-_alive: weakref.WeakSet[KernelProcess] = weakref.WeakSet()
+EVENTS = ("event.away", "event.death", "event.ended", "event.failover", "event.holds")
+FETCH_S = 30.0
+
+Received = tuple[talk.AnyMessage, list[int]]
 
 
-def _forget_in_child() -> None:
-    """A forked child must not keep the lines of its parent open, nor use them."""
-    for each in list(_alive):
-        each.mine = False
-        each.forget()
+class _Shared:
+    """The kernel of this process, and how many sandboxes use it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._engine: SyncEngine | None = None
+        self._users = 0
+        self._count = 0
+
+    def take(self) -> tuple[SyncEngine, int]:
+        """The kernel for one more sandbox, and a number that no other one has here.
+
+        Raises:
+            MachineError, EngineDied: none can be started.
+        """
+        with self._lock:
+            if self._engine is None or not self._engine.alive:
+                self._engine, self._users = SyncEngine.spawn(events=EVENTS), 0
+            self._users += 1
+            self._count += 1
+            return self._engine, self._count
+
+    def give_back(self, engine: SyncEngine) -> None:
+        """One sandbox less; the last one ends the kernel."""
+        with self._lock:
+            if engine is not self._engine:
+                if not engine.alive:
+                    engine.close()
+                return
+            self._users -= 1
+            if self._users:
+                return
+            self._engine = None
+        engine.close()
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+_shared = _Shared()
 
 
-class KernelProcess:
-    """One kernel, which runs one order.
+def _begin_anew() -> None:
+    """What a fork inherits is its parent's."""
+    global _shared
+    _shared = _Shared()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
+
+
+class Hosted:
+    """One sandbox in the shared kernel.
 
     Attributes:
-        guardian, supervisor: its processes; 0 until it is up.
-        folder: its temporary files, until it has ended.
-        mine: this process started it, and is no fork of the one that did.
+        name: what it is called there.
 
     Raises:
-        MachineError: the system can't start it.
+        MachineError: the system can't start a kernel.
+        SandboxFailed: the kernel is gone.
         FrameError: the order is too large.
     """
 
     def __init__(self, order: talk.Order) -> None:
-        self.guardian = self.supervisor = 0
-        self.folder = ""
-        self.mine = True
-        self._gone = -1
-        self._ended = False
-        data = talk.encode(order)
-        mine, theirs = datagrams.pair()
-        self._sock = mine
-        mine.setblocking(False)
-        _alive.add(self)
-        with contextlib.closing(theirs):
-            self._start(theirs)
-        datagrams.sendmsg(mine, data, ())
-
-    def _start(self, theirs: socket.socket) -> None:
-        quiet = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-        caller = os.pidfd_open(os.getpid())
+        talk.encode(order)  # what is too large for the runners that it is for
+        self._order = order
         try:
-            errors = 2 if _is_open(2) else quiet
-            fds = {1: quiet, 2: errors, 3: theirs.fileno(), 4: caller}
-            starter = launch.execute(_ARGV, fds, launch.environment(uuid.uuid4().hex))
-        except OSError as error:
-            self._sock.close()
+            self._engine, number = _shared.take()
+        except EngineDied as died:
+            raise _gone(died) from None
+        version = self._engine.facts.server["version"]
+        if version != order.version:
+            _shared.give_back(self._engine)
             raise MachineError(
-                f"no kernel can be started: {error.strerror}",
-                "Free processes, memory or descriptors, or raise their limits",
-            ) from None
-        finally:
-            os.close(quiet)
-            os.close(caller)
-        with contextlib.suppress(ChildProcessError):  # somebody who waits for all was faster
-            os.waitpid(starter, 0)
+                f"the program has dsec-kernel {order.version}, its kernel is {version}",
+                "Start it again: dsec-kernel was installed anew meanwhile",
+            )
+        self.name = f"{order.agent.get('name', 'sandbox')}-{number}"
+        self._events = self._engine.box(self.name)
+        self._inbox: deque[Received] = deque()
+        self._open: Call[methods.SandboxOpened] | None = None
+        self._closed = False
+        try:
+            self._open = self._engine.begin("sandbox.open", self._asked(), methods.SandboxOpened)
+        except EngineDied as died:
+            self.forget()
+            raise _gone(died) from None
+        except BaseException:
+            self.forget()
+            raise
 
-    def receive(self, timeout_s: float) -> tuple[talk.AnyMessage, list[int]] | None:
+    def _asked(self) -> methods.SandboxOpen:
+        fields = msgspec.structs.asdict(self._order)
+        del fields["version"]
+        agent = fields["agent"]
+        if msgspec.json.decode(msgspec.json.encode(agent)) != agent:
+            fields["agent"] = yaml.safe_dump(agent)  # which has numbers that JSON hasn't
+        if fields["pool"] is not None:
+            fields["pool"] = methods.Pool(**fields["pool"])
+        return methods.SandboxOpen(sandbox=self.name, **fields)
+
+    @property
+    def mine(self) -> bool:
+        """This process opened it, and is no fork of the one that did."""
+        return self._engine.mine
+
+    @property
+    def guardian(self) -> int:
+        """The kernel's process that is gone last."""
+        return self._engine.facts.guardian
+
+    @property
+    def supervisor(self) -> int:
+        """The kernel's process that all others are children of."""
+        return self._engine.facts.supervisor
+
+    @property
+    def folder(self) -> str:
+        """The kernel's temporary files, until it has ended."""
+        return self._engine.facts.folder
+
+    def receive(self, timeout_s: float) -> Received | None:
         """The next message with its descriptors, the caller's to close; None if none came.
 
         Raises:
             SandboxFailed: the kernel is gone.
             LocalError: closed.
         """
-        if self._sock.fileno() < 0:
-            raise LocalError("this kernel was closed")
-        until = time.monotonic() + timeout_s
-        while True:
-            try:
-                message, fds = datagrams.receive(self._sock, talk.decode)
-            except BlockingIOError:
-                left = until - time.monotonic()
-                if left <= 0:
-                    return None
-                poll = select.poll()
-                poll.register(self._sock, select.POLLIN)
-                poll.poll(left * 1000)
-                continue
-            except ChannelClosed:
-                raise SandboxFailed(
-                    f"the kernel (process {self.supervisor or 'unknown'}) is gone, and all its"
-                    " environments with it",
-                    "Was it killed, by hand or for want of memory? `dmesg | grep -i oom` tells",
-                ) from None
-            if isinstance(message, talk.Up):
-                self.guardian, self.supervisor = message.guardian, message.supervisor
-                self.folder = message.folder
-                with contextlib.suppress(ProcessLookupError):
-                    self._gone = os.pidfd_open(self.guardian)
-                continue
-            self._ended = self._ended or isinstance(message, talk.Ended)
-            return message, fds
+        if self._closed:
+            raise LocalError("this sandbox was closed")
+        try:
+            if not self._engine.wait(self._ready, timeout_s):
+                return None
+        except EngineDied as died:
+            raise _gone(died) from None
+        if self._inbox:
+            return self._inbox.popleft()
+        if self._events:
+            event = self._events.popleft()
+            if ticket := event.params.pop("ticket", ""):
+                return self._fetch(ticket, 1)[0]
+            message = message_of(event)
+            if message is None:
+                return self.receive(timeout_s)
+            if isinstance(message, talk.Ended) and message.kind:
+                self._inbox.append((message, []))
+                return talk.Refused(message.kind, message.message, message.remedy), []
+            return message, []
+        self._opened()
+        return self._inbox.popleft()
+
+    def _ready(self) -> bool:
+        opened = self._open is not None and self._open.done
+        return bool(self._inbox or self._events or opened)
+
+    def _opened(self) -> None:
+        """Fetch the rings, or tell why there are none."""
+        call, self._open = self._open, None
+        assert call is not None, "ready"
+        try:
+            found = call.outcome()
+            self._inbox.extend(self._fetch(found.ticket, len(found.agents)))
+        except EngineDied as died:
+            raise _gone(died) from None
+        except EngineRefused as error:
+            kinds = {Code.MACHINE: "machine", Code.CONFIG: "config"}
+            kind = kinds.get(Code(error.code), "internal")
+            self._inbox.append((talk.Refused(kind, error.what, error.remedy), []))
+
+    def _fetch(self, ticket: str, count: int) -> handover.Parcels:
+        try:
+            return handover.fetch(self._engine.facts.handover, ticket, count, FETCH_S)
+        except (PeerError, OSError) as error:
+            what = f"no descriptors came from the kernel: {error}"
+            return [(talk.Refused("internal", what), [])]
 
     def close(self, grace_s: float) -> tuple[str, ...]:
-        """See it gone: by itself within `grace_s`, told to leave after that, killed in the end.
+        """See it gone: by itself within `grace_s`, killed after that.
 
         Returns:
             The files of its recording. A second call does nothing.
         """
+        if self._closed or not self.mine:
+            self.forget()
+            return ()
         files: tuple[str, ...] = ()
-        if self._sock.fileno() < 0:
-            return files
-        until = time.monotonic() + grace_s
+        asked = methods.SandboxClose(sandbox=self.name, grace_s=grace_s)
+        limit_s = grace_s + 2 * GONE_S
         with contextlib.suppress(DsecError):
-            while not self._ended and (left := until - time.monotonic()) > 0:
-                got = self.receive(left)
-                if got is not None:
-                    datagrams.close_fds(got[1])
-                    files = got[0].files if isinstance(got[0], talk.Ended) else files
-        with contextlib.suppress(OSError):
-            datagrams.sendmsg(self._sock, talk.encode(talk.Leave()), ())
-        self._await_end()
+            closed = self._engine.call(
+                "sandbox.close", asked, methods.SandboxClosed, timeout_s=limit_s
+            )
+            files = closed.files
         self.forget()
         return files
 
-    def _await_end(self) -> None:
-        if self._gone < 0:
-            # It has not said who it is: it notices that we hang up.
-            return
-        poll = select.poll()
-        poll.register(self._gone, select.POLLIN)
-        if not poll.poll(GONE_S * 1000):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.supervisor, signal.SIGKILL)
-            if not poll.poll(GONE_S * 1000):
-                with contextlib.suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(self._gone, signal.SIGKILL)
-        # Orphans come to us if we are process 1 or a subreaper.
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self.guardian, 0 if poll.poll(0) else os.WNOHANG)
-        shutil.rmtree(self.folder, ignore_errors=True)
-
     def forget(self) -> None:
-        """Close what is open here; says nothing to the kernel. Again is no error."""
-        self._sock.close()
-        if self._gone >= 0:
-            os.close(self._gone)
-            self._gone = -1
+        """It is used no more; says nothing to it. Again is no error."""
+        if self._closed:
+            return
+        self._closed = True
+        for _, fds in self._inbox:
+            for fd in fds:
+                os.close(fd)
+        self._engine.drop_box(self.name)
+        if self.mine:
+            _shared.give_back(self._engine)
 
 
-def _is_open(fd: int) -> bool:
-    try:
-        os.fstat(fd)
-    except OSError:
-        return False
-    return True
+def _gone(died: EngineDied) -> SandboxFailed:
+    return SandboxFailed(
+        f"the kernel is gone, and all its environments with it: {died}",
+        "\n".join(
+            filter(
+                None,
+                [
+                    died.stderr_tail,
+                    "Was it killed, by hand or for want of memory? `dmesg | grep -i oom` tells",
+                ],
+            )
+        ),
+    )

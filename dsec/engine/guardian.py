@@ -16,7 +16,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from dsec import signals
 from dsec.ipc.proc import PR_SET_PDEATHSIG, descendants_of, kill, prctl, set_subreaper
@@ -33,10 +33,11 @@ def orphaned() -> bool:
     return _guardian not in (0, os.getppid())
 
 
-def run(main: Callable[[], int]) -> int:
+def run(main: Callable[[], int], own: Sequence[int] = ()) -> int:
     """Run `main` as the supervisor in a child process and return its exit code.
 
-    The code is 128+n if signal n ended it. In the child this function does not return.
+    The code is 128+n if signal n ended it. In the child this function does not return. `own` are
+    descriptors that only the supervisor keeps.
     """
     global _guardian
     sys.stdout.flush()
@@ -48,6 +49,8 @@ def run(main: Callable[[], int]) -> int:
     if pid == 0:
         _guardian = guardian
         _be_supervisor(main, mask)
+    for fd in own:
+        os.close(fd)
     code = _wait(pid, awaited)
     kill_descendants(SERVERS_DRAIN_S if code < 0 else 0.0)
     signals.ignore()  # what came too late to be passed on must not cut off the last words

@@ -90,10 +90,11 @@ class InternalError(DsecError):
         self.detail = detail
 
 
-def guard(main: Callable[[], int]) -> int:
+def guard(main: Callable[[], int], own: Sequence[int] = ()) -> int:
     """Run `main` in a child process that is the supervisor, and this process as its guardian.
 
-    The guardian outlives the supervisor and kills whatever it left, however it ended.
+    The guardian outlives the supervisor and kills whatever it left, however it ended. It closes
+    `own`, descriptors whose other ends are to see the end of the supervisor.
 
     Returns:
         The exit code.
@@ -106,7 +107,7 @@ def guard(main: Callable[[], int]) -> int:
     from dsec.engine import guardian
 
     try:
-        return guardian.run(main)
+        return guardian.run(main, own)
     except BlockingIOError:  # what fork says where a limit is reached
         raise MachineError(
             "no process can be started: this user, control group or machine has as many as it may",

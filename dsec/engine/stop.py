@@ -10,12 +10,17 @@ from __future__ import annotations
 import asyncio
 import signal
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from dsec import signals
 
-if TYPE_CHECKING:
-    from dsec.kernel.supervisor import Supervisor
+
+class Stoppable(Protocol):
+    """A supervisor, say."""
+
+    def request_drain(self, reason: str) -> None: ...
+
+    def request_kill(self) -> None: ...
 
 
 class Log(Protocol):
@@ -28,7 +33,7 @@ class Log(Protocol):
 class StopSignals:
     """Gives the signals to a supervisor for as long as it runs."""
 
-    supervisor: Supervisor
+    supervisor: Stoppable
     view: Log
     loop: asyncio.AbstractEventLoop
     seen: int = 0

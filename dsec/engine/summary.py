@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from dsec.engine.footprint import Ledger
+from dsec.errors import ConfigError, DsecError, MachineError
 from dsec.report import AtomsReport, Death, Failover, RunReport
 
 
@@ -188,3 +189,25 @@ def percentile(values: Sequence[float], share: float) -> float | None:
 def _number(value: float) -> float | None:
     """A number that JSON has, or None."""
     return round(value, 6) if math.isfinite(value) else None
+
+
+def error_object(error: DsecError | None, code: int) -> dict[str, Any] | None:
+    """An error for programs, with the exit code that it means; None if there is none."""
+    if error is None:
+        return None
+    result: dict[str, Any] = {"exit_code": code, "message": str(error)}
+    if isinstance(error, ConfigError):
+        result["kind"] = "config"
+        result["diagnostics"] = [
+            {
+                "file": problem.file,
+                "line": problem.line or None,
+                "column": problem.column or None,
+                "path": problem.path,
+                "message": problem.message,
+            }
+            for problem in error.diagnostics
+        ]
+    else:
+        result["kind"] = "machine" if isinstance(error, MachineError) else "internal"
+    return result

@@ -1,9 +1,8 @@
-"""What a program and the kernel that it started for itself say to each other.
+"""What a kernel tells of what it runs for a program, and what it is asked to run.
 
-Owns the messages, and nothing of how they are sent. The first one is the program's `Order`; all
-others but `Leave` are the kernel's. Control only: steps go through shared memory, whose
-descriptors come with `Attach`. Both sides are of one installation (dsec/origin.py sees to that
-for runners, `Order.version` here), so nothing in here is ever two versions old.
+Owns the messages, and nothing of how they are sent: as JSON to programs, whose form methods.py and
+docs/ENGINE.md tell, and as they are between a served kernel and the runs that it started. Control
+only: steps go through shared memory, whose descriptors come with `Attach`.
 """
 
 from __future__ import annotations
@@ -45,18 +44,6 @@ class Order(Message, tag="order", frozen=True):
     out: str = ""
     record: str = "none"
     pool: dict[str, Any] | None = None
-
-
-class Leave(Message, tag="leave", frozen=True):
-    """Kill what is still there, and end."""
-
-
-class Up(Message, tag="up", frozen=True):
-    """The kernel lives. `guardian` is the process that is gone last; `folder` is removed by it."""
-
-    guardian: int
-    supervisor: int
-    folder: str
 
 
 class Attach(Message, tag="attach", frozen=True):
@@ -110,6 +97,21 @@ class Survived(Message, tag="survived", frozen=True):
     total_ms: float
 
 
+class Standing(Message, tag="agent", frozen=True):
+    """An agent's state is new."""
+
+    agent: str
+    state: str
+
+
+class Noted(Message, tag="log", frozen=True):
+    """Something for the log; `level` is debug, info, warning or error."""
+
+    level: str
+    event: str
+    fields: dict[str, Any]
+
+
 class Refused(Message, tag="refused", frozen=True):
     """The kernel can't run the order, or had to end: a `kind` of error of dsec/errors.py."""
 
@@ -119,15 +121,93 @@ class Refused(Message, tag="refused", frozen=True):
 
 
 class Ended(Message, tag="ended", frozen=True):
-    """Everything has ended. `files` are those of the recording."""
+    """Everything has ended. `files` are those of the recording; the others say why it ended by
+    itself, as Refused does, or are empty."""
 
     files: tuple[str, ...] = ()
+    kind: str = ""
+    message: str = ""
+    remedy: str = ""
 
 
-AnyMessage = Order | Leave | Up | Attach | Lost | Away | Holds | Survived | Refused | Ended
+class Hire(Message, tag="hire", frozen=True):
+    """A run for a process of its own; the fields are those of `engine.RunOptions`."""
+
+    config: str | None
+    set: tuple[str, ...]
+    out: str | None
+    resume: str | None
+
+
+class Begun(Message, tag="begun", frozen=True):
+    """The run has its directory, and its processes start."""
+
+    run_dir: str
+    agents: int
+    seed: int
+
+
+class Shot(Message, tag="progress", frozen=True):
+    """The run at a glance: what `engine.Snapshot` has, but its agents."""
+
+    elapsed_s: float
+    states: dict[str, int]
+    steps: int
+    episodes: int
+    deaths: int
+    failovers: int
+    done_share: float
+    steps_per_s: float | None
+    episodes_per_s: float | None
+    mean_return: float | None
+    eta_s: float | None
+
+
+class Row(msgspec.Struct, frozen=True, array_like=True):
+    """Where one agent stands."""
+
+    agent: str
+    state: str
+    steps: int
+    episodes: int
+    failovers: int
+
+
+class Rows(Message, tag="rows", frozen=True):
+    """Agents of which something is new."""
+
+    rows: tuple[Row, ...]
+
+
+class Outcome(Message, tag="outcome", frozen=True):
+    """How the run ended: what `dsec-kernel run --json` prints."""
+
+    exit_code: int
+    totals: dict[str, Any]
+    error: dict[str, Any] | None
+
+
+AnyMessage = (
+    Order
+    | Attach
+    | Lost
+    | Away
+    | Holds
+    | Survived
+    | Standing
+    | Noted
+    | Refused
+    | Ended
+    | Hire
+    | Begun
+    | Shot
+    | Rows
+    | Outcome
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)
+_json: msgspec.json.Decoder[AnyMessage] = msgspec.json.Decoder(AnyMessage)
 
 
 def encode(message: AnyMessage) -> bytes:
@@ -153,4 +233,21 @@ def decode(data: bytes) -> AnyMessage:
     try:
         return _decoder.decode(data)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise FrameError(f"no message of a kernel ({len(data)} bytes): {error}") from None
+
+
+def encode_json(message: AnyMessage) -> bytes:
+    """A message as JSON; bytes in it are base64."""
+    return msgspec.json.encode(message)
+
+
+def decode_json(data: bytes) -> AnyMessage:
+    """A message out of JSON.
+
+    Raises:
+        FrameError: it is none.
+    """
+    try:
+        return _json.decode(data)
+    except (msgspec.DecodeError, RecursionError) as error:
         raise FrameError(f"no message of a kernel ({len(data)} bytes): {error}") from None

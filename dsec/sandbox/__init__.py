@@ -5,7 +5,7 @@
     with AgentSandbox("CartPole-v1") as sandbox:
         env = sandbox.get_env()      # a gymnasium.Env; all else stays as it was
 
-Owns `AgentSandbox`: one environment in a process of its own, watched by a kernel of its own, with
+Owns `AgentSandbox`: one environment in a process of its own, watched by the program's kernel, with
 failover as in `dsec-kernel run`. The script plays the policy's part, or asks a policy that has a
 process of its own as well.
 """

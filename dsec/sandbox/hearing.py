@@ -11,7 +11,7 @@ import time
 from collections import deque
 
 from dsec.engine import talk
-from dsec.engine.client import KernelProcess
+from dsec.engine.client import Hosted
 from dsec.errors import MachineError, SandboxFailed, SandboxTimeout
 from dsec.failover import keep
 from dsec.failover.keep import Snapshot
@@ -34,7 +34,7 @@ class News:
         failed: the message and the report of what ended it all.
     """
 
-    def __init__(self, kernel: KernelProcess) -> None:
+    def __init__(self, kernel: Hosted) -> None:
         self._kernel = kernel
         self.failovers: deque[talk.Survived] = deque(maxlen=FAILOVERS_KEPT)
         self.files: tuple[str, ...] = ()

@@ -19,7 +19,7 @@ from gymnasium.error import ClosedEnvironmentError
 from numpy.typing import NDArray
 
 from dsec.engine import talk
-from dsec.engine.client import KernelProcess
+from dsec.engine.client import Hosted
 from dsec.errors import (
     DsecError,
     LocalError,
@@ -89,7 +89,7 @@ class Lanes:
         self._lock = threading.Lock()
         self._closed = False
         self.lanes: list[Lane] = []
-        self._kernel = KernelProcess(order)
+        self._kernel = Hosted(order)
         self._news = News(self._kernel)
         self.failovers, self.away = self._news.failovers, self._news.away
         try:

@@ -9,7 +9,17 @@ from dataclasses import replace
 import pytest
 
 from dsec.cli import render
-from dsec.engine import AgentReport, Death, Exit, Failover, Outcome, RunReport, Snapshot, totals
+from dsec.engine import (
+    AgentReport,
+    Death,
+    Exit,
+    Failover,
+    Outcome,
+    RunReport,
+    Snapshot,
+    error_object,
+    totals,
+)
 from dsec.errors import ConfigError, Diagnostic, MachineError
 from dsec.ipc.frames import ErrorInfo, Phase, Role
 
@@ -193,7 +203,7 @@ def test_mistakes_are_one_line_each_with_the_traceback_below() -> None:
         "      x",
     ]
     outcome = Outcome(Exit.CONFIG, totals(None, None), error)
-    found = render.error_object(outcome)
+    found = error_object(outcome.error, int(outcome.code))
     assert found is not None
     assert (found["kind"], found["exit_code"]) == ("config", 2)
     assert found["diagnostics"][0] == {
