@@ -50,11 +50,12 @@ class ForkKeeping:
     paced = True
     spent_s = 0.0
 
-    def __init__(self, session: Session, notes: tuple[str, ...] = ()) -> None:
+    def __init__(self, session: Session, notes: tuple[str, ...] = (), *, look: bool = True) -> None:
+        """`look`: say in the notes at once what is in the way, before anything is kept."""
         self._session = session
         self._clone = self._ended = 0
         self._lost = False
-        self.notes = (*notes, *self._obstacles())
+        self.notes = (*notes, *(self._obstacles() if look else ()))
 
     def keep(
         self,
@@ -197,7 +198,7 @@ def await_takeover(session: Session, snapshot: Snapshot) -> tuple[Takeover, list
     """
     while True:
         frame, fds = session.expect(Takeover)
-        keeping = ForkKeeping(session)
+        keeping = ForkKeeping(session, look=False)  # nothing is between its turn and the fork
         if frame.truncate:  # there is nothing to be done again
             return frame, fds, Promoted(snapshot, keeping)
         try:
