@@ -30,7 +30,7 @@ BOMB_BLOCK = 16 << 20
 BOMB_BLOCKS_MAX = 1024  # 16 GB of address space, of which nothing is touched
 FORKS, FORKS_DEEP = 3, 2
 FILES_MAX = 4096
-STOPPED_LIMIT_S = 30.0
+AWAIT_S = 90.0  # agents of the whole batch may have a spare made before
 STOP_CONT = """
 import os, signal, sys, time
 pid, end = int(sys.argv[1]), time.monotonic() + float(sys.argv[2])
@@ -187,4 +187,4 @@ HARM: dict[str, Callable[[], object]] = {
 
 def await_file(path: Path) -> None:
     """Wait until somebody else has left that file."""
-    watchdog.until(path.exists, STOPPED_LIMIT_S, path.name)
+    watchdog.until(path.exists, AWAIT_S, path.name)
