@@ -32,6 +32,7 @@ from bench.measure import ROOT, Figures, Summary, percentile, report
 COMMAND = Path(sys.executable).with_name("dsec-kernel")
 RUN_MAX_S = 900.0
 AGENTS = 8
+ENDLESS = 10**12  # steps
 
 
 @dataclass(frozen=True)
@@ -180,10 +181,10 @@ def _others(quick: bool) -> Figures:
         agents = [_agent(_mortal({"id": "CartPole-v1"}, told), victim, "auto", "victim")]
         for index in range(1, AGENTS):
             agents.append(_agent({"id": "CartPole-v1"}, beside, "auto", f"beside{index}"))
-        seconds = (crashes + 3) * gap_s
-        summary = _run(agents, 0, seconds=seconds)
+        times = Path(f"{told}.ms")
+        summary = _run(agents, ENDLESS, until=lambda: _lines(times) > crashes)
         lines = [line.split() for line in counted.read_text().splitlines()]
-        killed = [float(line.split()[1]) for line in Path(f"{told}.ms").read_text().splitlines()]
+        killed = [float(line.split()[1]) for line in times.read_text().splitlines()]
     counts: Counter[int] = Counter()
     for tenth, count in lines:
         counts[int(tenth)] += int(count)
@@ -212,6 +213,11 @@ PARTS: dict[str, Callable[[bool], Figures]] = {
 }
 
 
+def _lines(path: Path) -> int:
+    """How many lines a file has; none if it isn't there yet."""
+    return path.read_text().count("\n") if path.exists() else 0
+
+
 def _mortal(env: dict[str, Any], told: Path) -> dict[str, Any]:
     """The environment that writes down whose process it steps in."""
     told.write_text(" " * 10)
@@ -235,26 +241,31 @@ def _agent(
     return {"name": name, "env": env, "policy": policy, "failover": failover}
 
 
-def _run(agents: list[dict[str, Any]], steps: int, seconds: float = 0.0) -> dict[str, Any]:
-    """One run of the real command, of so many steps or drained after so long; its summary.json."""
-    of_run = {"seed": 7, "steps": steps} if steps else {"seed": 7}
-    document = {"run": of_run, "agents": agents, "record": {"format": "none"}}
+def _run(
+    agents: list[dict[str, Any]], steps: int, until: Callable[[], bool] | None = None
+) -> dict[str, Any]:
+    """One run of the real command, of so many steps or drained as soon as `until` says so; its
+    summary.json."""
+    document = {"run": {"seed": 7, "steps": steps}, "agents": agents, "record": {"format": "none"}}
     with tempfile.TemporaryDirectory() as folder:
         config, out = Path(folder) / "config.yaml", Path(folder) / "run"
         config.write_text(yaml.safe_dump(document))
-        process = subprocess.Popen(
-            [COMMAND, "run", config, "--out", out],
-            cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-        )  # fmt: skip
-        try:
-            _, said = process.communicate(timeout=seconds or RUN_MAX_S)
-        except subprocess.TimeoutExpired:
-            process.terminate()  # which drains it
-            _, said = process.communicate(timeout=RUN_MAX_S)
-        finally:
-            process.kill()
-        if not (out / "summary.json").exists() or (process.returncode and not seconds):
-            raise RuntimeError(f"the run ended with {process.returncode}: {said.decode()[-2000:]}")
+        with (Path(folder) / "log").open("w+b") as log:
+            process = subprocess.Popen(
+                [COMMAND, "run", config, "--out", out], cwd=ROOT, stdout=log, stderr=log
+            )
+            try:
+                while until is not None and not until() and process.poll() is None:
+                    time.sleep(0.1)
+                if until is not None:
+                    process.terminate()  # which drains it
+                code = process.wait(RUN_MAX_S)
+            finally:
+                process.kill()
+            log.seek(0)
+            said = log.read().decode(errors="replace")[-2000:]
+        if not (out / "summary.json").exists() or (code and until is None):
+            raise RuntimeError(f"the run ended with {code}: {said}")
         result: dict[str, Any] = json.loads((out / "summary.json").read_text())
     return result
 

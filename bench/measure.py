@@ -200,8 +200,14 @@ def machine() -> dict[str, str]:
         + ", ".join(packages),
         "load": f"{os.getloadavg()[0]:.0f} processes at once in the last minute, these included",
         "commit": commit(),
-        "command": shlex.join(["python", "-m", "bench", *sys.argv[1:]]),
+        "command": shlex.join(["python", "-m", _module(), *sys.argv[1:]]),
     }
+
+
+def _module() -> str:
+    """`bench`, or the part of it that is run by itself."""
+    stem = Path(sys.argv[0]).stem
+    return "bench" if stem == "__main__" else f"bench.{stem}"
 
 
 def commit() -> str:
