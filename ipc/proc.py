@@ -42,14 +42,15 @@ def be_prompt() -> bool:
 
     The fair scheduler lets a task that asks for short slices run earlier, and less at a time
     (Linux 6.12). Who may (root) also asks for more than the same share as each of a thousand
-    runners. Children have the usual slices and share again. Return whether the system took the
-    request; an older one ignores the slices.
+    runners, unless whoever started us asked for less (`nice`): that holds, for children, too.
+    Children have the usual slices and share again. Return whether the system took the request; an
+    older one ignores the slices.
     """
     number = {"x86_64": 314, "aarch64": 274}.get(os.uname().machine)
     if number is None:
         return False
     own = os.getpriority(os.PRIO_PROCESS, 0)
-    for nice in (min(own, NICE), own):
+    for nice in (min(own, NICE), own) if own <= 0 else (own,):
         # struct sched_attr: size, policy, flags, nice, priority, runtime, deadline, period.
         attributes = struct.pack(
             "=IIQiIQQQ", 48, os.SCHED_OTHER, _SCHED_FLAG_RESET_ON_FORK, nice, 0, SLICE_NS, 0, 0

@@ -1,4 +1,5 @@
-"""Asking for short slices: what the system notes of it, and that children don't inherit it."""
+"""Asking for short slices: what the system notes of it, and that children don't inherit it; what
+somebody else asked for with `nice` holds for all of them."""
 
 from __future__ import annotations
 
@@ -47,3 +48,25 @@ def test_a_prompt_process_has_short_slices_and_its_children_usual_ones() -> None
         child, own, taken = map(int, stream.read().split())
     assert (own, taken) == (proc.SLICE_NS, 1)
     assert child == before
+
+
+def test_who_was_started_with_nice_stays_so_with_his_children() -> None:
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            asked = os.nice(3)
+            proc.be_prompt()
+            own = os.getpriority(os.PRIO_PROCESS, 0)
+            if (child := os.fork()) == 0:
+                inherited = os.getpriority(os.PRIO_PROCESS, 0)
+                os.write(writing, b"%d %d %d" % (asked, own, inherited))
+                os._exit(0)
+            os.waitpid(child, 0)
+        finally:
+            os._exit(0)
+    os.close(writing)
+    assert os.waitpid(pid, 0)[1] == 0
+    with os.fdopen(reading) as stream:
+        asked, own, inherited = map(int, stream.read().split())
+    assert 0 < asked == own == inherited
