@@ -87,7 +87,9 @@ def _serve(env: Any, i: int, words: memoryview, out: NDArray[Any]) -> None:
         turn = words[asked]
         if turn < 0:
             os._exit(0)
-        obs, reward, terminated, truncated, _ = env.step(words[action_at])
+        # A numpy scalar, as every vector environment hands it over: for some spaces it is the
+        # dearer one to look at.
+        obs, reward, terminated, truncated, _ = env.step(np.int64(words[action_at]))
         if terminated or truncated:
             obs, _ = env.reset()
         out[...] = obs

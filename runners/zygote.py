@@ -38,7 +38,7 @@ from dsec.ipc.frames import (
     Prepared,
 )
 from dsec.origin import MISMATCH, mismatch
-from dsec.runners import bootstrap, isolate, lookup
+from dsec.runners import bootstrap, holes, isolate, lookup
 from dsec.runners.failure import EXIT_FAILED, UserCodeError, describe
 
 IDLE_SLICE_S = 60.0
@@ -152,6 +152,7 @@ def prepare(frame: Prepare) -> Prepared | ImportFailed:
     _opened.update(set(isolate.open_descriptors()) - before)
     _log_open_files(frame.image)
     gc.collect()
+    holes.fill()
     gc.freeze()
     proc.be_prompt()  # agents that step already are no reason to keep those waiting that start
     return Prepared(image=frame.image)
