@@ -115,8 +115,11 @@ def section(path: str, model: dict[str, Any], models: dict[str, Any]) -> str:
 def config_page() -> str:
     """The whole of CONFIG.md."""
     schema = Config.model_json_schema()
+    page = CONFIG_HEAD + "\n" + section("", schema, schema["$defs"])
+    if not NOT_YET:
+        return page.rstrip() + "\n"
     tail = "".join(f"| `{key}` | {text} |\n" for key, text in sorted(NOT_YET.items()))
-    return CONFIG_HEAD + "\n" + section("", schema, schema["$defs"]) + CONFIG_TAIL + tail
+    return page + CONFIG_TAIL + tail
 
 
 def architecture_page(text: str) -> str:

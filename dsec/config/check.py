@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from dsec.config.kinds import AGENTS_MAX
-from dsec.config.models import NOT_YET, Config
+from dsec.config.models import NOT_YET, ORCHESTRATOR, Config, Objective
 from dsec.config.source import KeyPath, Source, dotted, quoted
 from dsec.errors import Diagnostic
 
@@ -193,13 +193,18 @@ def _types(annotation: object) -> Iterator[object]:
 
 def _annotation(path: KeyPath) -> object:
     annotation: object = Config
+    free = False  # the next part is a name of the user's own
     for part in path:
         if isinstance(part, int):
+            continue
+        if free:
+            free = False
             continue
         models = [t for t in _types(annotation) if isinstance(t, type) and issubclass(t, BaseModel)]
         if not models or part not in models[0].model_fields:
             return None
         annotation = models[0].model_fields[part].annotation
+        free = annotation == dict[str, Objective] | None
     return annotation
 
 
@@ -247,6 +252,7 @@ def _across(source: Source) -> Iterator[Diagnostic]:
         if isinstance(agent, dict):
             yield from _check_env(source, agent, ("agents", index, "env"))
             yield from _check_kwargs(source, agent, ("agents", index))
+            yield from _check_reward(source, agent, ("agents", index, "reward"))
             yield from _check_failover(source, agent, ("agents", index, "failover", "standby"))
             yield from _check_intervals(source, agent, ("agents", index))
     total = sum(count for _, count in _named(agents))
@@ -285,6 +291,32 @@ def _check_env(source: Source, agent: dict[str, Any], path: KeyPath) -> Iterator
         yield source.diagnostic(
             (*path, "id"), "missing: give id (CartPole-v1) or entry (my_package.envs:make)"
         )
+
+
+def _check_reward(source: Source, agent: dict[str, Any], path: KeyPath) -> Iterator[Diagnostic]:
+    """Objectives are weighed by one class, and their weights are shares of one reward."""
+    reward = agent.get("reward")
+    if not isinstance(reward, dict) or not isinstance(reward.get("objectives"), dict):
+        return
+    entry, kwargs = reward.get("entry"), reward.get("kwargs")
+    if entry is not None and entry != ORCHESTRATOR:
+        yield source.diagnostic(
+            (*path, "entry"), f"give either entry or objectives: those are for {ORCHESTRATOR}"
+        )
+    if isinstance(kwargs, dict) and "objectives" in kwargs:
+        yield source.diagnostic((*path, "kwargs", "objectives"), "they are beside kwargs already")
+    weights = [
+        each.get("weight") for each in reward["objectives"].values() if isinstance(each, dict)
+    ]
+    if not weights and not reward["objectives"]:
+        yield source.diagnostic((*path, "objectives"), "empty; at least one is needed")
+    numbers = [w for w in weights if isinstance(w, int | float) and not isinstance(w, bool)]
+    if numbers and len(numbers) == len(reward["objectives"]) and all(0 < w <= 1 for w in numbers):
+        total = math.fsum(numbers)
+        if not math.isclose(total, 1.0, abs_tol=1e-6):
+            yield source.diagnostic(
+                (*path, "objectives"), f"the weights add up to {total:.6g}, not to 1"
+            )
 
 
 def _check_failover(source: Source, agent: dict[str, Any], path: KeyPath) -> Iterator[Diagnostic]:

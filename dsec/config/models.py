@@ -46,9 +46,7 @@ from dsec.config.kinds import (
 )
 
 # What the design has and this version doesn't: key -> what to do instead. `*` stands for an index.
-NOT_YET: dict[str, str] = {
-    "agents.*.reward.objectives": "name a reward class with reward.entry",
-}
+NOT_YET: dict[str, str] = {}
 
 
 def _one_of(*names: str) -> JsonDict:
@@ -149,6 +147,19 @@ class Policy(Model):
     kwargs: Kwargs = Field(default_factory=dict, description="Keywords for the policy.")
 
 
+ORCHESTRATOR = "dsec.reward:RewardOrchestrator"
+
+
+class Objective(Model):
+    """One part of a reward."""
+
+    weight: Share = Field(description="Its share; those of all objectives add up to 1.")
+    type: Literal["dense", "sparse"] = Field(default="dense", description="Sparse: mostly 0.")
+    entry: Entry | None = Field(
+        default=None, description="module:function that computes its raw value."
+    )
+
+
 class Reward(Model):
     """What turns transitions into rewards."""
 
@@ -157,6 +168,27 @@ class Reward(Model):
         description="module:Class with compute(transitions); EnvReward keeps the environment's.",
     )
     kwargs: Kwargs = Field(default_factory=dict, description="Keywords for the reward.")
+    objectives: dict[str, Objective] | None = Field(
+        default=None,
+        description="Instead of entry: what RewardOrchestrator weighs into one reward, by name; "
+        "each has a weight (together 1), a type (dense, the default, or sparse) and, where neither "
+        "the environment's info nor its reward tells the value, an entry (module:function).",
+        examples=["{task: {weight: 0.7, type: dense}, safety: {weight: 0.3, type: sparse}}"],
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _objectives_are_weighed(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("objectives") is not None:
+            return {**data, "entry": data.get("entry") or ORCHESTRATOR}
+        return data
+
+    def keywords(self) -> dict[str, Any]:
+        """What the class is constructed with."""
+        if self.objectives is None:
+            return self.kwargs
+        found = {name: each.model_dump(exclude_none=True) for name, each in self.objectives.items()}
+        return {**self.kwargs, "objectives": found}
 
 
 class Restarts(Model):

@@ -186,7 +186,7 @@ def agent_spec(
         (
             Role.REWARD,
             images.for_entry(agent.reward.entry),
-            {"entry": agent.reward.entry, "kwargs": agent.reward.kwargs},
+            {"entry": agent.reward.entry, "kwargs": agent.reward.keywords()},
         ),
     ]
     runners = []

@@ -10,7 +10,7 @@ import pytest
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
-@pytest.mark.parametrize("name", ["BUFFER.md"])
+@pytest.mark.parametrize("name", ["BUFFER.md", "REWARD.md"])
 def test_the_page_runs(name: str) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / name).read_text(), re.DOTALL)
     assert blocks

@@ -56,8 +56,11 @@ def violations(schema: Any, value: Any, root: Any, path: str = "") -> Iterator[s
                 allowed = schema.get("properties", {}).keys()
                 patterns = schema.get("patternProperties", {})
                 for key in value if isinstance(value, dict) else ():
-                    if key not in allowed and not any(re.search(p, key) for p in patterns):
-                        yield f"{path}.{key}: unknown"
+                    if key in allowed or any(re.search(p, key) for p in patterns):
+                        continue
+                    # If anything may be there, they are names of the user's own.
+                    below = [] if rule is False else [*violations(rule, value[key], root)]
+                    yield from below if rule is not False else [f"{path}.{key}: unknown"]
             case "required":
                 missing = [key for key in rule if not isinstance(value, dict) or key not in value]
                 if missing:

@@ -128,3 +128,14 @@ def test_ppo_learns_cartpole_in_its_own_process(tmp_path: Path) -> None:
     metrics = finished.summary["metrics"]["ppo"]
     assert metrics["eval_episodes"] >= 20
     assert metrics["eval_return"] >= 475
+
+
+@pytest.mark.slow
+def test_objectives_are_weighed(tmp_path: Path) -> None:
+    finished = runs.run(ROOT / "examples/objectives.yaml", tmp_path, "--steps", "2000")
+    assert finished.code == 0, finished.stderr
+    told = finished.summary["metrics"]["cartpole-000"]
+    assert told["weight_task"] + told["weight_middle"] == pytest.approx(1)
+    with Recording.open(finished.run_dir) as recording:
+        data = recording.transitions("cartpole-000", env=0)
+    assert {round(float(reward), 6) for reward in data.reward[:400]} == {0.7, 0.4}

@@ -1,9 +1,4 @@
-"""Rewards that a config can name.
-
-A reward is computed in the agent's reward runner from each transition; the contract is
-`dsec.runners.contract.Reward`. This file may import numpy and must not be imported by the
-supervisor.
-"""
+"""The environment's own reward, and a function of a transition: rewards without a state."""
 
 from __future__ import annotations
 
