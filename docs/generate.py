@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from dsec.config.models import NOT_YET, Config
+from dsec.config.models import Config
 from dsec.failover.table import diagram
 from dsec.kernel import machine
 
@@ -31,16 +31,6 @@ and, where one can tell, what was meant:
 running anything. `dsec-kernel schema` prints the JSON Schema, for editors.
 `--set "agents[0].env.num_envs=4"` on the command line overrides a key, and so does
 `--set agents.0.env.num_envs=4`. How to write an agent of one's own is in [GUIDE.md](GUIDE.md).
-"""
-
-CONFIG_TAIL = """\
-## Not yet
-
-These keys belong to the design, but nothing implements them in this version. Whoever writes one is
-told so at once instead of being ignored.
-
-| key | in this version |
-|---|---|
 """
 
 
@@ -115,11 +105,7 @@ def section(path: str, model: dict[str, Any], models: dict[str, Any]) -> str:
 def config_page() -> str:
     """The whole of CONFIG.md."""
     schema = Config.model_json_schema()
-    page = CONFIG_HEAD + "\n" + section("", schema, schema["$defs"])
-    if not NOT_YET:
-        return page.rstrip() + "\n"
-    tail = "".join(f"| `{key}` | {text} |\n" for key, text in sorted(NOT_YET.items()))
-    return page + CONFIG_TAIL + tail
+    return (CONFIG_HEAD + "\n" + section("", schema, schema["$defs"])).rstrip() + "\n"
 
 
 def architecture_page(text: str) -> str:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from dsec.config.kinds import AGENTS_MAX
-from dsec.config.models import NOT_YET, ORCHESTRATOR, Config, Objective
+from dsec.config.models import ORCHESTRATOR, Config, Objective
 from dsec.config.source import KeyPath, Source, dotted, quoted
 from dsec.errors import Diagnostic
 
@@ -158,9 +158,6 @@ def _listed(names: list[str], last: str = "and") -> str:
 
 def _unknown(path: KeyPath) -> str:
     key = path[-1]
-    general = ".".join("*" if isinstance(part, int) else part for part in path)
-    if general in NOT_YET:
-        return f"not available in this version: {NOT_YET[general]}; leave it out"
     model = _model_at(path[:-1])
     names = list(model.model_fields) if model is not None else []
     if isinstance(key, str):

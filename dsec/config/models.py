@@ -1,8 +1,6 @@
 """The configuration as typed models: the names of every key, their ranges and what they mean.
 
-Rule 1: a key is here only if it has an effect, or if its one permitted value states a fact. Keys
-that belong to the design but that nothing implements yet are in `NOT_YET`, so that whoever writes
-one is told so; they are not in the JSON Schema either.
+Rule 1: a key is here only if it has an effect, or if its one permitted value states a fact.
 Rule 2: no rule that needs two places of the document is here (see check.py), nothing that needs the
 machine (engine/preflight.py) and nothing that needs user code, which only child processes import.
 """
@@ -44,9 +42,6 @@ from dsec.config.kinds import (
     WrapperEntry,
     whole,
 )
-
-# What the design has and this version doesn't: key -> what to do instead. `*` stands for an index.
-NOT_YET: dict[str, str] = {}
 
 
 def _one_of(*names: str) -> JsonDict:
