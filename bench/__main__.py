@@ -14,6 +14,7 @@ from bench import measure
 
 NAMES = {
     "ring": "one ring between two processes against Pipe, Queue, faster-fifo and iceoryx2",
+    "api": "SB3 rollouts, a sandbox's step, make_vec by default, episodes/s beside a plain loop",
     "vector": "isolated environments in lockstep beside AsyncVectorEnv, SB3, TorchRL, EnvPool, Ray",
     "run": "whole agents against the plain loop of Gymnasium and torch in one process",
     "spawn": "a thousand agents: time to start, memory, idle cost, time to end",
