@@ -46,6 +46,7 @@ class RandomPolicy:
         self._block: NDArray[Any] = np.empty(0)
         self._rows: Iterator[Any] = iter(self._block)
         self._before = np.random.default_rng(0)  # as it was before the block
+        self._state: dict[str, Any] = {"random": self._before}
         self._note()
 
     def act(self, obs: Any) -> Any:
@@ -72,7 +73,9 @@ class RandomPolicy:
         left = int(self._rows.__length_hint__())  # type: ignore[attr-defined]
         if not left:
             self._note()
-        return {"random": self._before, "left": left, "space": self._space}
+        state = self._state  # the same one each time: what has not changed is not read again
+        state["left"], state["space"] = left, self._space
+        return state
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on from there."""

@@ -27,6 +27,7 @@ from dsec.ipc import segment
 
 PARTS_MAX: Final = 1 << 16
 _HEADER: Final = struct.Struct("<4sIQQQQQQQQII16s24xQ")
+_PROVEN: Final = struct.Struct("<4sIQQQQQQQQII16s24x")  # all of it that the checksum is of
 _LENGTH: Final = struct.Struct("<Q")
 _CHECKSUM: Final = struct.Struct("<Q")
 _CHECKSUM_AT: Final = _HEADER.size - _CHECKSUM.size
@@ -119,26 +120,25 @@ class Keeper:
             MachineError: there is no memory for it; what was kept stays.
         """
         parts = snapshot.parts
-        lengths = b"".join([_LENGTH.pack(len(part)) for part in parts])
-        total = _HEADER.size + len(lengths) + sum(map(len, parts))
+        sizes = [*map(len, parts)]
+        total = _HEADER.size + _LENGTH.size * len(sizes) + sum(sizes)
         fresh = total > self._slot
         if fresh:
             self._grow(total)
         assert self._map is not None, "it has been made"
         self._generation += 1
-        head = _HEADER.pack(
-            _MAGIC, len(parts), total, self._generation, snapshot.seq, snapshot.own, snapshot.first,
+        head = _PROVEN.pack(
+            _MAGIC, len(sizes), total, self._generation, snapshot.seq, snapshot.own, snapshot.first,
             snapshot.second, snapshot.counted, self._slots, snapshot.interval,
             snapshot.boundary | snapshot.faith << 8 | snapshot.beside << 16,
-            snapshot.codec.encode(), 0,
+            snapshot.codec.encode(),
         )  # fmt: skip
-        body = b"".join((lengths, *parts))
-        digest = xxhash.xxh3_64(head[:_CHECKSUM_AT])
-        digest.update(body)
+        whole = b"".join((head, struct.pack(f"<{len(sizes)}Q", *sizes), *parts))
+        proof = _CHECKSUM.pack(xxhash.xxh3_64_intdigest(whole))
         at = self._slot * self._place(snapshot.boundary)
         target = self._map
-        target[at + _HEADER.size : at + total] = body
-        target[at : at + _HEADER.size] = head[:_CHECKSUM_AT] + _CHECKSUM.pack(digest.intdigest())
+        target[at + _HEADER.size : at + total] = memoryview(whole)[_CHECKSUM_AT:]
+        target[at : at + _HEADER.size] = head + proof
         return fresh
 
     def _place(self, boundary: bool) -> int:

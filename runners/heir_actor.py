@@ -16,7 +16,7 @@ from typing import Any
 
 from dsec.errors import SnapshotError
 from dsec.failover import keep
-from dsec.failover.codecs import Codec, find_object_codec, object_codec_named
+from dsec.failover.codecs import Codec, ambient, find_object_codec, object_codec_named
 from dsec.failover.codecs.actors import StateCodec
 from dsec.failover.keep import Snapshot
 from dsec.ipc import recall, segment
@@ -32,6 +32,9 @@ from dsec.sml.atom import Faith
 
 STATELESS = "stateless"
 """The codec of an object that only passes on what others say."""
+
+STATES = 2
+"""Parts of a snapshot of an actor: its own state, and what is the process's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +158,15 @@ def _inherit(
         snapshot = keep.newest(kept)
     except SnapshotError as error:
         return actor, Heritage(seq), str(error)
-    if snapshot is None or not snapshot.parts:
+    if snapshot is None or len(snapshot.parts) != STATES:
         return actor, Heritage(seq), "no whole state of it was kept"
     if before is not None and before.snapshot and before.snapshot.seq == snapshot.seq:
         return actor, replace(before, seq=seq), ""
     try:
-        codec = object_codec_named(snapshot.codec, actor)
-        codec.restore(snapshot.parts[0])
+        codec = object_codec_named(snapshot.codec, actor, globals_too=False)
+        state, around = snapshot.parts
+        codec.restore(state)
+        session.ambient.restore(ambient.decoded(around))
     except SnapshotError as error:
         return make(), Heritage(seq), f"its state was not restored: {error}"
     keeping = _keeping(session, codec, ())
@@ -188,6 +193,7 @@ def protect(session: Session, actor: Any) -> tuple[StateKeeping | None, StateKee
         return None, None
     if needed:
         session.channel.send(Kept(0, Protection("state", codec.name, notes=notes)))
+    codec = object_codec_named(codec.name, actor, globals_too=False)  # those are kept apart
     keeping = _keeping(session, codec, notes)
     return keeping if needed else None, keeping
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from dsec.errors import CorruptRingError, DsecError, SnapshotError
 from dsec.failover import keep
+from dsec.failover.codecs import ambient
 from dsec.failover.keep import Snapshot
 from dsec.ipc import crash, recall, segment
 from dsec.ipc.frames import Kept, Phase, Protection, Role, TakenOver, Takeover
@@ -230,7 +231,9 @@ class Heir:
             stage.episodes = snapshot.counted
         else:
             self._keeping, restore = bind(self._session, stage, snapshot.codec)
-            restore(snapshot.parts)
+            *states, around = snapshot.parts
+            restore(states)
+            self._session.ambient.restore(ambient.decoded(around))
             stage.episodes = snapshot.counted
         stage.restored()
         self._restored_s = time.perf_counter()

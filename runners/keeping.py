@@ -1,5 +1,7 @@
 """How one snapshot of a runner's state is taken: the protocol, and the way by codecs.
 
+Behind the states of the objects lies what is the process's own (failover/codecs/ambient.py).
+
 When it is taken is guard.py's business, or a boundary's (cuts.py). What is beside the state, the
 observation or the latest rewards, is for the agent's atom only.
 """
@@ -58,7 +60,7 @@ class StateKeeping:
     """Snapshots by codecs, one for each object.
 
     Args:
-        capture: the states, as bytes.
+        capture: the states of the objects, as bytes.
         codec: its name, for the successor.
         faith: how far it can be trusted, for the atom.
         inheritable: false where only atoms are made of them.
@@ -103,7 +105,7 @@ class StateKeeping:
     ) -> None:
         """Write it into the memory file; hand that to the kernel when it is a new one."""
         first, second = (*read, 0, 0)[:2]
-        parts, keeper = self._capture(), self._keeper
+        parts, keeper = (*self._capture(), self._session.ambient.capture()), self._keeper
         beside = self.beside() if boundary else ()
         where = seq, own, first, second, count, interval
         if keeper.put(

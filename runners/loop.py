@@ -22,6 +22,7 @@ from dsec.errors import (
     RingInterrupted,
     RingTimeout,
 )
+from dsec.failover.codecs.ambient import Ambient
 from dsec.ipc import crash
 from dsec.ipc.channel import Channel
 from dsec.ipc.frames import (
@@ -102,6 +103,7 @@ class Session:
         self.where = ""
         self.draining = self.fenced = False
         self.attention = False
+        self.ambient = Ambient(start.role, seeds.SEEDED)
         self._seeded: frozenset[str] = frozenset()
         self._taking = False
         self._told_at = time.monotonic()

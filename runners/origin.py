@@ -74,6 +74,7 @@ def restore_stage(session: Session, stage: Stage) -> tuple[bytes, Keeping | None
         restore([_state(session, part, number) for number, part in enumerate(found)])
         stage.episodes = atom.manifest.episode
         stage.restored()
+        _restore_ambient(session, atom)
     return atom.observation, None if session.start.failover.standby == "none" else keeping
 
 
@@ -92,13 +93,15 @@ def restore_actor(session: Session, actor: Any, kind: str) -> StateKeeping | Non
     with _blamed(session, kind) as origin:
         atom = _read(origin)
         if getattr(actor, "passthrough", False):
+            _restore_ambient(session, atom)
             return None
         window = atom.rewards
         part = atom.policy if kind == "policy" else None if window is None else window.state
         if part is None:
             raise SnapshotError(f"it holds nothing of the {kind}")
-        codec = object_codec_named(_codec([part]), actor)
+        codec = object_codec_named(_codec([part]), actor, globals_too=False)
         codec.restore(_state(session, part))
+        _restore_ambient(session, atom)
     if session.start.failover.standby == "none":
         return None
     capture: Callable[[], bytes] = codec.capture
@@ -144,6 +147,20 @@ def _state(session: Session, part: Snapshot, number: int = 0) -> bytes:
         return part.data
     seed = seeds.derive(start.seed, session.role.name.lower(), "fork", number, bits=128)
     return seeded_anew(_codec([part]), part.data, seed)
+
+
+def _restore_ambient(session: Session, atom: Atom) -> None:
+    """Last of all, what is the process's own. An atom of earlier versions has none: there it is in
+    the codecs' bytes."""
+    start, state = session.start, atom.random
+    if start.origin is not None and start.origin.fork:
+        role = session.role.name.lower()
+
+        def number(kind: str, bits: int) -> int:
+            return seeds.derive(start.seed, role, "fork", kind, bits=bits)
+
+        state = session.ambient.anew(state, number)
+    session.ambient.restore(state)
 
 
 def _codec(parts: Sequence[Snapshot]) -> str:

@@ -191,7 +191,7 @@ def bind(session: Session, stage: Stage, codec: str) -> tuple[StateKeeping, Rest
 def _bound(
     session: Session, stage: Stage, name: str, notes: tuple[str, ...]
 ) -> tuple[StateKeeping, Restore]:
-    codecs: list[Codec] = [codec_named(name, env) for env in stage.envs]
+    codecs: list[Codec] = [codec_named(name, env, globals_too=False) for env in stage.envs]
     stage.codec = name
     if len(codecs) == 1:
         only = codecs[0].capture

@@ -21,6 +21,7 @@ from typing import Final
 import msgspec
 
 from dsec.failover.codecs import codec_named, find_codec
+from dsec.failover.codecs.ambient import Ambient
 from dsec.failover.keep import Keeper, Snapshot
 from dsec.ipc import frames, segment
 from dsec.ipc.frames import EnvSettings, Phase, Role, TakenOver, Takeover, Wire
@@ -149,7 +150,8 @@ def _live(stage: Stage, keeper: Keeper, env: Wiring, policy: Wiring) -> None:
     grid.reward[row], grid.flags[row] = 0.0, 0
     outbox.commit(0, KIND_OBS, 0, fixed)
     state = codec_named(_CODEC, stage.envs[0]).capture()
-    keeper.put(Snapshot(0, outbox.tail, acts.tail, 0, stage.episodes, 1, _CODEC, (state,)))
+    around = Ambient(Role.ENV, {}).capture()
+    keeper.put(Snapshot(0, outbox.tail, acts.tail, 0, stage.episodes, 1, _CODEC, (state, around)))
     for n in range(_STEPS):
         _act(acts, n, actions.layout.nbytes)
         row = outbox.claim(fixed, 0.0) >> GRAIN_BITS

@@ -169,9 +169,14 @@ class RewardWorker:
         start, tail, _ = recall.positions(outbox)
         step = stride(self._record.fixed_bytes)
         held = min(wanted, distance(start, tail) // step, outbox.capacity // step)
-        first, grains = (tail - held * step) >> GRAIN_BITS, step >> GRAIN_BITS
-        rows = (first + np.arange(held) * grains) % len(self._rows)
-        return (self._rows[rows].tobytes(),)
+        rows, grains = self._rows, step >> GRAIN_BITS
+        begin = ((tail - held * step) >> GRAIN_BITS) % len(rows)
+        end = begin + held * grains
+        if end <= len(rows):
+            return (rows[begin:end:grains].tobytes(),)
+        over = begin + -(-(len(rows) - begin) // grains) * grains - len(rows)  # behind the wrap
+        last = rows[over : end - len(rows) : grains]
+        return (rows[begin::grains].tobytes() + last.tobytes(),)
 
     def close(self) -> dict[str, float]:
         """Close the reward object."""

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from dsec.errors import SnapshotError
 from dsec.failover import keep
+from dsec.failover.codecs import ambient
 from dsec.failover.keep import Head, Snapshot
 from dsec.ipc.frames import Enrol, Role
 from dsec.runners.cuts import NO_CODEC
-from dsec.sml.atom import Atom, Faith, Manifest, RewardWindow
+from dsec.sml.atom import Atom, Faith, Manifest, RandomState, RewardWindow
 from dsec.sml.atom import Snapshot as Section
 from dsec.sml.cut import Cuts
 
@@ -129,6 +130,7 @@ def make_atom(
             parent=agent.parent,
             fork_index=agent.fork_index,
         ),
+        random=_random(cut.sections.values()),
         env=_envs(env) if env is not None else (),
         observation=bytes(env.parts[-1]) if env is not None else b"",
         policy=_actor(policy) if policy is not None else None,
@@ -142,16 +144,24 @@ def _section(kept: Snapshot, data: bytes | memoryview, index: int = 0) -> Sectio
 
 
 def _envs(kept: Snapshot) -> tuple[Section, ...]:
-    """The last part is the observation."""
-    return tuple(_section(kept, part, index) for index, part in enumerate(kept.parts[:-1]))
+    return tuple(_section(kept, part, index) for index, part in enumerate(kept.parts[:-2]))
+
+
+def _random(sections: Iterable[Snapshot]) -> RandomState:
+    """What is the processes' own: of each section the last part but for what is beside it."""
+    found = [ambient.decoded(each.parts[-1 - each.beside]) for each in sections]
+    return RandomState(
+        tuple(generator for each in found for generator in each.generators),
+        tuple(flag for each in found for flag in each.flags),
+    )
 
 
 def _actor(kept: Snapshot) -> Section:
-    return _section(kept, kept.parts[0] if kept.parts else b"")
+    return _section(kept, kept.parts[0] if len(kept.parts) > 1 else b"")
 
 
 def _window(agent: Enrol, seq: int, kept: Snapshot) -> RewardWindow:
-    *state, rewards = kept.parts
+    *state, _, rewards = kept.parts
     steps = len(rewards) // (_FLOAT * agent.num_envs)
     return RewardWindow(
         length=agent.window,

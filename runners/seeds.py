@@ -14,6 +14,11 @@ SEED_BITS = 31
 keep a signed int."""
 
 
+SEEDED: dict[str, int] = {}
+"""What `reseed_globals` has seeded in this process, and with what: who keeps a generator that is
+untouched since needs no more than this."""
+
+
 def derive(agent_seed: str, *stream: str | int, bits: int = SEED_BITS) -> int:
     """The seed of one stream, as `derive(start.seed, "policy")`, in [0, 2**bits)."""
     text = "/".join((agent_seed, *map(str, stream)))
@@ -57,5 +62,6 @@ def reseed_globals(
                 module.random.seed(seed)
             case _:
                 module.manual_seed(seed)
+        SEEDED[name] = seed
         seeded.add(name)
     return frozenset(seeded)

@@ -68,18 +68,22 @@ def _natives() -> dict[type, Kind]:
     return {**ale.kinds(), **mujoco.kinds(), **tensors.kinds()}
 
 
-def codec_named(name: str, env: Any) -> Codec:
+def codec_named(name: str, env: Any, *, globals_too: bool = True) -> Codec:
     """The codec of this name for an environment constructed as the captured one was.
+
+    Args:
+        globals_too: with the global generators of the process; without them for who keeps those
+            apart (ambient.py).
 
     Raises:
         SnapshotError: there is no codec of this name.
     """
     if name == "pickle":
-        return pickled.PickleCodec(env)
+        return pickled.PickleCodec(env, globals_too=globals_too)
     if name not in ("attributes", "ale", "mujoco"):
         raise SnapshotError(f"no codec is called {name!r}")
     ale.prepare(env)
-    return AttributePlan(env, name=name, natives=_natives)
+    return AttributePlan(env, name=name, natives=_natives, globals_too=globals_too)
 
 
 def beginning_of(env: Any) -> BeginningCodec:
@@ -176,8 +180,9 @@ def find_codec(env: Any, *, seed: int, check: bool = True) -> tuple[Codec | None
     return found.codec, found.notes
 
 
-def object_codec_named(name: str, actor: Any) -> Codec:
+def object_codec_named(name: str, actor: Any, *, globals_too: bool = True) -> Codec:
     """The codec of this name for a policy or reward constructed as the captured one was.
+    `globals_too` as in `codec_named`.
 
     Raises:
         SnapshotError: there is no codec of this name, or it doesn't suit the object.
@@ -185,12 +190,14 @@ def object_codec_named(name: str, actor: Any) -> Codec:
     if name == actors.StateCodec.name:
         if not actors.tells(actor):
             raise SnapshotError(f"{type(actor).__qualname__} has no get_state and set_state")
-        return actors.StateCodec(actor)
+        return actors.StateCodec(actor, globals_too=globals_too)
     if name == "pickle":
-        return pickled.PickleCodec(actor)
+        return pickled.PickleCodec(actor, globals_too=globals_too)
     if name != "attributes":
         raise SnapshotError(f"no codec is called {name!r}")
-    return AttributePlan(actor, called=type(actor).__name__, natives=_natives)
+    return AttributePlan(
+        actor, called=type(actor).__name__, natives=_natives, globals_too=globals_too
+    )
 
 
 def find_object_codec(

@@ -23,14 +23,17 @@ class Told:
 
 
 class StateCodec:
-    """`get_state` and `set_state`, with the generators of the process beside them."""
+    """`get_state` and `set_state`, with the generators of the process beside them (`globals_too`,
+    as in AttributePlan)."""
 
     name = "state"
 
-    def __init__(self, actor: Any) -> None:
+    def __init__(self, actor: Any, *, globals_too: bool = True) -> None:
         self._actor = actor
         self._told = Told()
-        self._plan = AttributePlan(self._told, called="get_state()", natives=tensors.kinds)
+        self._plan = AttributePlan(
+            self._told, called="get_state()", natives=tensors.kinds, globals_too=globals_too
+        )
 
     def capture(self) -> bytes:
         """Ask the object.

@@ -57,6 +57,22 @@ def _where(array: Array, base: Any) -> tuple[int, list[int]]:
     return array.ctypes.data - start, list(array.strides)
 
 
+_heads: dict[Any, list[Any]] = {}
+_HEADS_MAX = 1024
+
+
+def _head_of(dtype: np.dtype[Any], shape: tuple[int, ...], writeable: bool) -> list[Any]:
+    """The head of an array in C order that owns its memory. Environments make one of a kind in
+    each step, so what was written once is remembered."""
+    key = id(dtype), shape, writeable  # by identity: equal dtypes may be written differently
+    found = _heads.get(key) if dtype.isbuiltin == 1 else None
+    if found is None:
+        found = [OWNED, dtype_text(dtype), list(shape), writeable, list(range(len(shape)))]
+        if dtype.isbuiltin == 1 and len(_heads) < _HEADS_MAX:
+            _heads[key] = found
+    return found
+
+
 class ArrayKind:
     """An exact `numpy.ndarray`. Head: [sort, dtype, shape, writeable, axes]."""
 
@@ -64,9 +80,9 @@ class ArrayKind:
 
     def head(self, node: Array, writer: Writer) -> Any:
         """Everything but the elements."""
-        if node.base is None and node.flags.c_contiguous:
-            axes = list(range(node.ndim))
-            return [OWNED, dtype_text(node.dtype), list(node.shape), node.flags.writeable, axes]
+        flags = node.flags
+        if node.base is None and flags.c_contiguous:
+            return _head_of(node.dtype, node.shape, flags.writeable)
         base = base_of(node)
         sort = OWNED
         if type(base) in (np.ndarray, bytearray):
@@ -75,7 +91,6 @@ class ArrayKind:
             sort = FOREIGN
         if sort == FOREIGN and type(base) not in writer.kinds:
             raise Refused(f"holds an array over memory of {refusal(base)}")
-        flags = node.flags
         return [sort, dtype_text(node.dtype), list(node.shape), flags.writeable, _axes(node)]
 
     def read(self, node: Array, writer: Writer) -> Any:

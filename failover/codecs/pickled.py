@@ -22,7 +22,8 @@ _MARK = b"dsec pickle 1\0"
 class PickleCodec:
     """The object's attributes are taken from an unpickled copy; its identity stays.
 
-    The generators of the process are kept beside it, as in every codec.
+    The generators of the process are kept beside it, as in every codec (`globals_too`, as in
+    AttributePlan).
 
     Raises:
         SnapshotError: the object can't be pickled.
@@ -30,11 +31,13 @@ class PickleCodec:
 
     name = "pickle"
 
-    def __init__(self, root: Any) -> None:
+    def __init__(self, root: Any, *, globals_too: bool = True) -> None:
         if not hasattr(root, "__dict__"):
             raise SnapshotError("it has no attributes that could be replaced")
         self._root = root
-        self._process = AttributePlan(None, called="process", natives=tensors.kinds)
+        self._process = AttributePlan(
+            None, called="process", natives=tensors.kinds, globals_too=globals_too
+        )
         self._dumps()
 
     def _dumps(self) -> bytes:

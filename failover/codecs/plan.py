@@ -80,7 +80,8 @@ class AttributePlan:
         called: what the root is called in messages.
         natives: gives the kinds for what packages made in C, by exact type; asked before each walk,
             since packages may be imported late.
-        globals_too: whether the generators of the process are part of the state.
+        globals_too: whether the generators of the process are part of the state. Who keeps them
+            apart (ambient.py) says no; `restore` takes them in any case.
     """
 
     def __init__(
@@ -247,9 +248,9 @@ class AttributePlan:
         """
         _, names, refs, heads, contents, more_heads, more = decoded(data)
         if "torch" in names:
-            _load_torch()
+            load_torch()
         self._kinds = {**KINDS, **self._natives()}
-        roots = self._roots | (global_roots(self._kinds) if self._globals_too else {})
+        roots = self._roots | global_roots(self._kinds)  # which others may have kept
         if names[: len(self._roots)] != list(self._roots):
             raise SnapshotError(
                 f"this is the state of {names[0]}, not of {next(iter(self._roots))}"
@@ -278,7 +279,7 @@ class AttributePlan:
                 raise SnapshotError(f"{name} is of another class than in the state")
 
 
-def _load_torch() -> None:
+def load_torch() -> None:
     """The state has torch's generator: what imports torch late here must find it as it was there.
 
     Raises:

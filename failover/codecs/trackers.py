@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from itertools import compress, count
+from itertools import compress
 from operator import is_, is_not
 from typing import Any, NamedTuple
 
@@ -35,6 +35,10 @@ BOX = ("gymnasium.spaces.box", "Box")
 BOX_BOUNDS = ("low", "high", "bounded_below", "bounded_above")
 """The arrays of a Box are constants by Gymnasium's contract, and may be as large as observations:
 they are compared and not copied."""
+
+PLAIN = frozenset((type(None), bool, int, float, str, bytes))
+"""What is no node: an attribute that has led elsewhere before, and is one of these now, is watched
+like any other until it leads somewhere again."""
 
 ALL = object()
 """The key of an edge that stands for all items of a sequence."""
@@ -82,13 +86,14 @@ class Fields:
         """Take in all keys and values."""
         self._keys = tuple(self._items)
         self._seen = tuple(self._items.values())
+        self._places = range(len(self._keys))
         self._written, self._refers, self._fresh = [], [], []
         self._names = msgspec.Raw(encode([writer.value(key) for key in self._keys]))
         if not _alike(self._items):
             raise Restructured(None)  # such a mapping is read every time
         for i, (key, value) in enumerate(zip(self._keys, self._seen, strict=True)):
             writer.key = key
-            if compiling and (self._id, key) in loose:
+            if compiling and (self._id, key) in loose and type(value) not in PLAIN:
                 self._fresh.append(i)
                 self._written.append(None)
                 self._refers.append(False)
@@ -103,14 +108,15 @@ class Fields:
     def read(self, writer: Writer) -> Any:
         """[keys, values], encoded if they don't refer to anything loose."""
         items = self._items
-        seen = self._seen
-        values = tuple(items.values())
         if tuple(items) != self._keys:
             self._reshape(writer)
-        elif not all(map(is_, values, seen)):
-            self._update(values, writer)
-        elif self._encoded is not None:
-            return self._encoded
+        else:
+            values = tuple(items.values())
+            changed = [*compress(self._places, map(is_not, values, self._seen))]
+            if changed:
+                self._update(values, changed, writer)
+            elif self._encoded is not None:
+                return self._encoded
         if not self._fresh:
             self._encoded = msgspec.Raw(encode([self._names, self._written]))
             return self._encoded
@@ -120,9 +126,9 @@ class Fields:
             written[i] = writer.value(self._seen[i])
         return [self._names, written.copy()]
 
-    def _update(self, values: tuple[Any, ...], writer: Writer) -> None:
+    def _update(self, values: tuple[Any, ...], changed: list[int], writer: Writer) -> None:
         fresh = self._fresh
-        for i in compress(count(), map(is_not, values, self._seen)):
+        for i in changed:
             if i in fresh:
                 continue
             if self._refers[i]:
