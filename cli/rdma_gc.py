@@ -37,14 +37,21 @@ ROWS_MAX = 20
     show_default=True,
     help="Atoms of each agent that stay in a pool that may outlive its kernel.",
 )
+@click.option(
+    "--persisted",
+    is_flag=True,
+    help="With --force: the whole of a pool that was kept for a later run, too; files stay.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
-def cli(names: Sequence[str], force: bool, keep_last: int, as_json: bool) -> int:
+def cli(names: Sequence[str], force: bool, keep_last: int, persisted: bool, as_json: bool) -> int:
     """List what the pools of Agent State Atoms hold and why; free what nobody holds.
 
     Every byte is attributed to an agent, episode and rollout. A pool that its kernel left without
     having been told to (pool.persist) is a leak, and is taken away as a whole, unless an atom in it
     is pinned.
     """
+    if persisted and not force:
+        raise click.UsageError("--persisted says what --force takes away: give both.")
     from dsec.errors import DsecError, PoolOwned
     from dsec.pools import Retention, collect, pools, survey
 
@@ -53,7 +60,11 @@ def cli(names: Sequence[str], force: bool, keep_last: int, as_json: bool) -> int
     problems: list[str] = []
     for name in names or pools():
         try:
-            found.append(collect(name, retention) if force else survey([name], retention)[0])
+            found.append(
+                collect(name, retention, persisted_too=persisted)
+                if force
+                else survey([name], retention)[0]
+            )
         except PoolOwned as error:
             if names:
                 problems.append(str(error))

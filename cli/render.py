@@ -337,6 +337,8 @@ def outcome_lines(outcome: Outcome) -> list[str]:
     for name, values in numbers.get("metrics", {}).items():
         shown = ", ".join(f"{key} {metric(value)}" for key, value in values.items())
         lines.append(f"{name}: {shown}")
+    if report.drained or report.failure:
+        lines.append(f"go on with: dsec-kernel run --resume {numbers['run_dir']}")
     files = f" ({', '.join(report.files[:4])}{', …' if len(report.files) > 4 else ''})"
     lines.append(f"{numbers['run_dir']}{files if report.files else ''}")
     return lines

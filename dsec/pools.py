@@ -29,11 +29,19 @@ def survey(names: Sequence[str] = (), retention: Retention | None = None) -> lis
     return [_look(name, retention or Retention(), time.time()) for name in names or pools()]
 
 
-def collect(name: str, retention: Retention | None = None) -> Survey:
+def collect(
+    name: str, retention: Retention | None = None, *, persisted_too: bool = False
+) -> Survey:
     """Free what nobody holds of a pool whose kernel is gone, or the whole pool.
+
+    Args:
+        retention: as in `survey`.
+        persisted_too: take away the whole pool also where it was kept for a later run
+            (pool.persist), unless an atom in it is held. Atoms on disk stay.
 
     Raises:
         PoolAbsent: there is none of this name.
         PoolOwned: its kernel lives.
     """
-    return _collect(name, retention or Retention(), time.time())
+    kept = retention or Retention()
+    return _collect(name, kept, time.time(), persisted_too=persisted_too)

@@ -26,7 +26,7 @@ from dsec.ipc.frames import PoolStart
 from dsec.sml import codec, ids, spill
 from dsec.sml.atom import Atom
 from dsec.sml.pool import Label
-from dsec.sml.pool_shm import ShmPool
+from dsec.sml.pool_shm import METADATA_BYTES, ShmPool
 from dsec.sml.reclaim import Retention, plan
 
 FOLDER: Final = "atoms"
@@ -37,6 +37,7 @@ SPILLS_AT_ONCE: Final = 4
 FILES_KEPT: Final = 2
 _WORD: Final = (1 << 32) - 1
 _KEY: Final = "pool.size_mb"
+_UNDER_PRESSURE: Final = Retention(keep_last=1)
 
 
 class Refused(DsecError):
@@ -191,19 +192,34 @@ class Store:
             with contextlib.suppress(AtomExists):  # put by one that died before it could say so
                 self._pool.put(label, body)
         except AtomTooLarge as error:
-            raise Refused(f"an atom does not fit: {error}", _KEY if first else "") from None
+            said = f"an atom does not fit: {error}; {self._needed(body)}"
+            raise Refused(said, _KEY if first else "") from None
         except PoolFull:
-            self._reclaim()
-            try:
-                self._pool.put(label, body)
-            except PoolFull as error:
-                raise Refused(f"no room for an atom: {error}", _KEY if first else "") from None
+            self._put_pressed(label, body)
 
-    def _reclaim(self) -> None:
-        self._puts, self._reclaim_at_s = 0, time.monotonic() + RECLAIM_EVERY_S
-        decided = plan(
-            self._pool.entries(), self._pool.usage(), self._retention, time.time(), standbys=False
+    def _put_pressed(self, label: Label, body: bytes) -> None:
+        """Put it where the pool is full: the older atoms of all agents go, but never the newest of
+        one. Where that isn't enough either, the run goes on without this one."""
+        for retention in (self._retention, _UNDER_PRESSURE):
+            self._reclaim(retention)
+            with contextlib.suppress(PoolFull):
+                self._pool.put(label, body)
+                return
+        raise Refused(
+            f"no room for an atom of {len(body):,} bytes, although of every agent only the newest"
+            f" is kept: {_KEY} is {self._start.size_mb}; {self._needed(body)}"
         )
+
+    def _needed(self, body: bytes) -> str:
+        """How large the pool should be: two atoms of each agent, and a quarter beside."""
+        agents = self._start.agents
+        least = agents * 2 * (len(body) + METADATA_BYTES) * 5 // 4
+        return f"{agents:,} agents with such atoms need {(least >> 20) + 1}"
+
+    def _reclaim(self, retention: Retention | None = None) -> None:
+        self._puts, self._reclaim_at_s = 0, time.monotonic() + RECLAIM_EVERY_S
+        kept, now_s = retention or self._retention, time.time()
+        decided = plan(self._pool.entries(), self._pool.usage(), kept, now_s, standbys=False)
         for verdict in decided.frees:
             self._free(verdict.entry.label.id)
 

@@ -83,10 +83,15 @@ def look(name: str, retention: Retention, now_s: float) -> Survey:
     return found
 
 
-def collect(name: str, retention: Retention, now_s: float) -> Survey:
+def collect(
+    name: str, retention: Retention, now_s: float, *, persisted_too: bool = False
+) -> Survey:
     """Free what nobody holds of a pool whose writer is gone; take the pool away if nothing in it is
     held, and it wasn't asked to outlive its kernel. A pool that can't be read stays as it is, one
     that was never finished goes.
+
+    Args:
+        persisted_too: one that was asked to is taken away as well, if nothing in it is held.
 
     Raises:
         PoolAbsent: there is none of this name.
@@ -109,7 +114,8 @@ def collect(name: str, retention: Retention, now_s: float) -> Survey:
         return found
     with ShmPool.adopt(name) as pool:
         _describe(pool, found, retention, now_s)  # again: now nobody else changes it
-        if found.leaked:
+        held = any(each.held for each in found.plan.keeps) if found.plan else False
+        if found.leaked or (persisted_too and not held):
             found.freed_atoms, found.freed_bytes = len(list(pool.entries())), found.size
             pool.unlink()
             found.unlinked = True

@@ -1,22 +1,35 @@
 """Which atom each agent of a run directory goes on from: the newest that is whole and fits.
 
 Reads heads first, and bodies only of those that it would take. What is no whole atom is named and
-passed over, never removed: the one before it is as good, only older.
+passed over, never removed: the one before it is as good, only older. A pool that outlived its
+kernel may have newer ones than the disk.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from dsec.errors import AtomError, AtomForeign, MachineError
+from dsec.errors import (
+    AtomAbsent,
+    AtomError,
+    AtomForeign,
+    MachineError,
+    PoolAbsent,
+    PoolBusy,
+    PoolError,
+)
 from dsec.sml import codec, ids, spill
 from dsec.sml.atom import Atom, Manifest
 from dsec.sml.pool import Label
+from dsec.sml.pool_shm import ShmPool, ShmReader
 
 FOLDER: Final = "atoms"
+PAST: Final = ".past"
+"""Behind the name of an atom's file that belongs to what a resumed run has done anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +101,47 @@ def at(folder: Path, agent: Wanted, seq: int | None) -> Found:
             return Found(path, _whole(path, agent.name).manifest)
     there = ", ".join(str(label.seq) for label, _ in reversed(labels)) or "none"
     raise AtomForeign(f"{folder} holds no atom of {agent.name} at step {seq}; there are: {there}")
+
+
+def rescue(folder: Path, pool: str) -> None:
+    """Bring to disk the atoms that only a pool has, which outlived its kernel: the last few of each
+    agent. No file that is there already is touched.
+
+    Raises:
+        MachineError: the disk is full, or can't be written.
+    """
+    try:
+        reader = ShmReader(pool)
+    except (PoolAbsent, PoolError):
+        return  # there is none, or none that can be read: what is on disk has to do
+    with reader:
+        for atom_id in [entry.label.id for entry in reader.entries()]:
+            if not spill.path_of(folder, atom_id).exists():
+                with contextlib.suppress(
+                    AtomError, AtomAbsent, PoolBusy
+                ):  # damaged: there are others
+                    spill.spill(reader, (atom_id,), folder)
+
+
+def set_aside(folder: Path, pool: str, beginnings: Mapping[int, int]) -> None:
+    """Let nobody go on from atoms that are later than where agents go on: what they led to is done
+    anew, perhaps otherwise. Files get another name, in the pool they are freed.
+
+    Args:
+        beginnings: sequence numbers by rank; atoms of other agents stay.
+
+    Raises:
+        OSError: a file can't be renamed.
+        PoolOwned: somebody writes the pool.
+    """
+    for rank, labels in _by_rank(folder, []).items():
+        for label, path in labels:
+            if label.seq > beginnings.get(rank, label.seq):
+                path.rename(path.with_name(path.name + PAST))
+    with contextlib.suppress(PoolAbsent, PoolError), ShmPool.adopt(pool) as kept:
+        for label in [entry.label for entry in kept.entries()]:
+            if label.seq > beginnings.get(label.agent, label.seq):
+                kept.free(label.id)
 
 
 def _by_rank(folder: Path, notes: list[str]) -> Mapping[int, list[tuple[Label, Path]]]:

@@ -29,7 +29,7 @@ from dsec.config import (
 )
 from dsec.engine import fork, origins
 from dsec.engine.origins import Found, Wanted
-from dsec.engine.plan import Beginning, Quota, quotas
+from dsec.engine.plan import Beginning, Quota, pool_name, quotas
 from dsec.errors import ConfigError, JournalError, MachineError
 from dsec.ipc.frames import Origin
 from dsec.report import AgentReport, RunReport
@@ -41,7 +41,7 @@ class Past:
     """What earlier lives of a run have left.
 
     Attributes:
-        starts: where each agent begins, by name; None for those that are done.
+        starts: where each agent begins, by name, in order; None for those that are done.
         done: what those have done.
         before: steps that each of the others has behind it, and episodes.
         changed: keys of the configuration that are not what they were.
@@ -57,6 +57,7 @@ class Past:
     facts: dict[str, Any] = field(default_factory=dict)
     recorded: bool = True
     journal: Path | None = None
+    pool: str = ""
     ending: frozenset[str] = frozenset()
 
     def add_to(self, report: RunReport) -> None:
@@ -96,7 +97,8 @@ def configuration(
 
 
 def look(directory: RunDir, loaded: Loaded, changed: list[Change]) -> Past:
-    """Find out where every agent begins. Changes nothing.
+    """Find out where every agent begins. Changes nothing, but for atoms that only a pool has, which
+    come to disk.
 
     Raises:
         MachineError: the recording is not what it was, or there is nothing left to do.
@@ -124,6 +126,9 @@ def look(directory: RunDir, loaded: Loaded, changed: list[Change]) -> Past:
                 there = index.seq_committed + 1 if index is not None else 0
                 most = there if most is None else min(most, there)
             wanted.append(Wanted(name, rank, most))
+    past.pool = pool_name(config.run.name, str(path))
+    if config.pool is not None:
+        origins.rescue(path / origins.FOLDER, past.pool)
     found, past.notes = origins.newest(path / origins.FOLDER, wanted)
     for name, atom in found.items():
         _begin_from(past, name, atom, *shares[name], root)
@@ -167,19 +172,25 @@ def begin(directory: RunDir, past: Past) -> None:
     from dsec.runners.journal import FILE_NAME
 
     path = directory.path
+    first = {
+        name: start.origin.seq if start.origin is not None else 0
+        for name, start in past.starts.items()
+        if start is not None
+    }
     if past.journal is not None:
         journal = path / FILE_NAME
-        first = {
-            name: start.origin.seq if start.origin is not None else 0
-            for name, start in past.starts.items()
-            if start is not None
-        }
         try:
             if past.journal != journal:
                 past.journal.rename(journal)
             cutting.go_on(journal, first, past.ending)
         except (JournalError, OSError) as error:
             raise _unfit(path, str(error)) from None
+    ranks = {name: rank for rank, name in enumerate(past.starts)}
+    try:
+        later = {ranks[name]: seq for name, seq in first.items()}
+        origins.set_aside(path / origins.FOLDER, past.pool, later)
+    except OSError as error:
+        raise _unfit(path, f"atoms that lie beyond where it goes on stay: {error}") from None
     with contextlib.suppress(FileNotFoundError):  # which says how an earlier life ended
         (path / "summary.json").unlink()
 

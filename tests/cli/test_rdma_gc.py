@@ -88,6 +88,22 @@ def test_force_frees_what_nobody_holds_of_a_pool_that_was_kept(
 
 
 @pytest.mark.guarantee("G8")
+def test_a_pool_that_was_kept_goes_as_a_whole_where_that_is_asked_for(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with filled(name, persist=True) as pool:
+        pool.mark(3, Marks.PINNED)
+    assert main(["--persisted", name]) == 2
+    assert "give both" in capsys.readouterr().err
+    found = asked(capsys, name, "--force", "--persisted")
+    assert not found["unlinked"] and found["freed_atoms"] == 15, "a pinned one holds it"
+    with ShmPool.adopt(name) as pool:
+        pool.mark(3, Marks.NONE)
+    found = asked(capsys, name, "--force", "--persisted")
+    assert found["unlinked"] and found["freed_atoms"] == 5
+    assert name not in named.names()
+
+
 def test_force_takes_a_leaked_pool_away(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     filled(name, persist=False).close()
     found = asked(capsys, name)

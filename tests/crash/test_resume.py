@@ -7,15 +7,21 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dsec.engine.plan import pool_name
+from dsec.errors import PoolAbsent, PoolError
 from dsec.ipc.frames import EnvSettings
 from dsec.seeds import agent_seed
+from dsec.sml import spill
+from dsec.sml.pool import Label
+from dsec.sml.pool_shm import ShmPool
 from tests import watchdog
-from tests.crash import runs
+from tests.crash import chance, runs
 from tests.runners import actors
 from tests.runners.atoms import lived, stored
 from tests.runners.kernel import AgentPlan
@@ -151,6 +157,51 @@ def test_a_run_that_was_interrupted_ends_as_if_it_had_not_been(
         again = mine["agents_by_name"][name]
         for key in ("state", "steps", "episodes", "mean_return", "chain"):
             assert again[key] == told[key], (name, key)
+
+
+@pytest.mark.slow
+@pytest.mark.guarantee("G12")
+def test_global_generators_go_on_where_they_were(tmp_path: Path) -> None:
+    """Every role draws from those of its process only: with their atoms a run that was killed ends
+    as one that was not. Atoms beyond where it goes on are set aside."""
+    agent = {
+        "name": "gambler",
+        "env": {"entry": f"{chance.HERE}:Dice"},
+        "policy": {"entry": f"{chance.HERE}:Gambler"},
+        "reward": {"entry": f"{chance.HERE}:Taxed"},
+        "snapshot_interval": 20,
+    }
+    pool = {"size_mb": 2, "persist": True}
+    config = runs.write_config(tmp_path / "config.yaml", [agent], steps=9000, seed=SEED, pool=pool)
+    for name in ("whole", "cut"):
+        (tmp_path / name).mkdir()
+    names = [pool_name("crash", str(tmp_path / each / "run")) for each in ("whole", "cut")]
+    try:
+        whole = runs.run(config, tmp_path / "whole")
+        assert whole.code == 0, whole.stderr
+        out = interrupted(config, tmp_path / "cut", kill, {70, 137}, 1)
+        [*_, newest] = sorted((out / "atoms").iterdir(), key=lambda path: spill.label_of(path).seq)
+        seq = spill.label_of(newest).seq
+        newest.unlink()  # the pool has it, which outlived its kernel
+        put_later(out, names[1])
+        resumed(out, tmp_path / "streams")
+        kernel = json.loads((out / "kernel.json").read_text())
+        assert kernel["resumed"]["from"]["gambler"] == seq > 0
+        assert recording(out) == recording(whole.run_dir)
+        assert [*(out / "atoms").glob("*.past")], "later than what it went on from"
+    finally:
+        for name in names:
+            with suppress(PoolAbsent, PoolError), ShmPool.adopt(name) as left:
+                left.unlink()
+
+
+def put_later(out: Path, pool: str) -> None:
+    """An atom beyond all that is recorded, as a timeline may have left that is done anew."""
+    with ShmPool.adopt(pool) as left:
+        label = max((each.label for each in left.entries()), key=lambda each: each.seq)
+        later = Label(label.id + 10**6, label.agent, seq=label.seq + 10**6)
+        left.put(later, left.get(label.id))
+        spill.spill(left, [later.id], out / "atoms")
 
 
 def test_a_changed_key_is_named_and_refused_unless_it_is_harmless_or_allowed(
