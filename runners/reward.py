@@ -297,7 +297,7 @@ class RewardWorker:
         asked = decode(self._actions.request())
         if asked.get("do") == "restore":
             self._outbox.enter(Phase.REPLAY, n)
-            put_actor(self._reward, asked)
+            put_actor(self._reward, asked, self._session)
             self._outbox.enter(Phase.IDLE, n)
         elif asked.get("do") == "snapshot" and n > self._answered.until:
             if self._at_wish is None:

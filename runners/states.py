@@ -15,9 +15,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsec.errors import SnapshotError
-from dsec.failover.codecs import codec_named, examine, object_codec_named, seeded_anew
+from dsec.failover.codecs import (
+    ambient,
+    codec_named,
+    examine,
+    object_codec_named,
+    seeded_anew,
+)
 from dsec.ipc.layout import FLAG_ASIDE, FLAG_FRESH
 from dsec.runners import seeds
+from dsec.runners.loop import Session
 from dsec.runners.stage import Stage
 
 NOT_BEGUN = "nothing has been reset yet, so there is no state to keep: call reset() first"
@@ -61,6 +68,7 @@ def put(stage: Stage, asked: dict[str, Any], views: Any, flags: Any) -> None:
     states = _anew(given["codec"], parts, asked["anew"], "env")
     for env, state in zip(stage.envs, states, strict=True):
         codec_named(given["codec"], env).restore(state)
+    _put_ambient(stage.session, asked)
     stage.episodes = given["episode"]
     stage.restored()
     seen = record.views(bytearray(observation[: record.fixed_bytes]))
@@ -71,7 +79,7 @@ def put(stage: Stage, asked: dict[str, Any], views: Any, flags: Any) -> None:
     flags[...] = FLAG_ASIDE | FLAG_FRESH
 
 
-def put_actor(actor: Any, asked: dict[str, Any]) -> None:
+def put_actor(actor: Any, asked: dict[str, Any], session: Session) -> None:
     """The same for a reward, where the request has something of it.
 
     Raises:
@@ -82,6 +90,20 @@ def put_actor(actor: Any, asked: dict[str, Any]) -> None:
         return
     [state] = _anew(given["codec"], [given["data"]], asked["anew"], "reward")
     object_codec_named(given["codec"], actor).restore(state)
+    _put_ambient(session, asked)
+
+
+def _put_ambient(session: Session, asked: dict[str, Any]) -> None:
+    """Last of all, what is the process's own, where an atom has that apart."""
+    state = ambient.decoded(asked["random"])
+    if asked["anew"]:
+
+        def number(kind: str, bits: int) -> int:
+            role = session.role.name.lower()
+            return seeds.derive(asked["anew"], role, "fork", kind, bits=bits)
+
+        state = session.ambient.anew(state, number)
+    session.ambient.restore(state)
 
 
 def _anew(codec: str, parts: Sequence[bytes], seed: str, role: str) -> Sequence[bytes]:

@@ -18,16 +18,18 @@ import numpy as np
 
 from dsec.errors import AtomForeign, EnvironmentLost, SnapshotError
 from dsec.failover import keep
-from dsec.failover.codecs import object_codec_named
+from dsec.failover.codecs import ambient, object_codec_named
 from dsec.ipc.frames import Enrol, Role
 from dsec.ipc.layout import FLAG_INFRA
+from dsec.runners.cuts import NO_CODEC
 from dsec.runners.heir_actor import STATELESS
 from dsec.runners.sections import Cut, make_atom
 from dsec.sandbox.lanes import Lanes
 from dsec.sandbox.trees import copy_fixed
 from dsec.sml import ids
-from dsec.sml.atom import Atom, Faith, Snapshot
+from dsec.sml.atom import Atom, Faith, RandomState, Snapshot
 
+_NOTHING = ambient.encoded(RandomState())  # the process's own is in the codec's bytes
 _OWN_CODEC = "state"
 
 
@@ -89,13 +91,15 @@ class States:
         lanes = self._lanes
         told = self._ask({"do": "snapshot"})["answer"][0][1]
         seq = lanes.seq(0)
-        env = _kept(seq, told["codec"], [*told["parts"], self._observation()], told["episode"])
+        env = _kept(
+            seq, told["codec"], [*told["parts"], _NOTHING], [self._observation()], told["episode"]
+        )
         cut: dict[int, keep.Snapshot] = {Role.ENV: env, Role.REWARD: self._reward_at(seq)}
         registered = []
         for name, pair in self._own.items():
             data = object_codec_named(_OWN_CODEC, pair).capture()
             if not name:
-                cut[Role.POLICY] = _kept(seq, _OWN_CODEC, [data])
+                cut[Role.POLICY] = _kept(seq, _OWN_CODEC, [data, _NOTHING], [])
             else:
                 part = Snapshot(_OWN_CODEC, data, Faith.BY_CONTRACT, "by its own word")
                 registered.append((name, part))
@@ -132,6 +136,7 @@ class States:
             {
                 "do": "restore",
                 "anew": anew,
+                "random": ambient.encoded(atom.random),
                 "env": {
                     "codec": _plain(env.codec),
                     "parts": [env.data],
@@ -167,15 +172,16 @@ class States:
     def _reward_at(self, seq: int) -> keep.Snapshot:
         window = np.array(self._window).tobytes()
         if not self._reward:
-            return _kept(seq, STATELESS, [window])
+            return _kept(seq, STATELESS, [_NOTHING], [window])
         found = self._lanes.section(0, Role.REWARD, seq)
+        around = bytes(found.parts[-1 - found.beside])
         if found.codec == STATELESS:
-            return _kept(seq, STATELESS, [window])
-        if not found.parts:
+            return _kept(seq, STATELESS, [around], [window])
+        if found.codec == NO_CODEC:
             raise SnapshotError(
                 "no codec holds the state of the reward; see get_state in the guide"
             )
-        return _kept(seq, found.codec, [bytes(found.parts[0]), window])
+        return _kept(seq, found.codec, [bytes(found.parts[0]), around], [window])
 
     def _reward_of(self, atom: Atom) -> dict[str, Any] | None:
         if atom.rewards is None:
@@ -200,9 +206,13 @@ class States:
         return {name: (pair, held[name].data) for name, pair in self._own.items()}
 
 
-def _kept(seq: int, codec: str, parts: list[bytes], counted: int = 0) -> keep.Snapshot:
-    faith = Faith.BY_CONTRACT if codec == _OWN_CODEC else Faith.PROVEN
-    return keep.Snapshot(seq, 0, 0, 0, counted, 0, codec, parts, boundary=True, faith=int(faith))
+def _kept(
+    seq: int, codec: str, states: list[bytes], beside: list[bytes], counted: int = 0
+) -> keep.Snapshot:
+    """A section as a runner keeps it: states, the process's own, what is beside them."""
+    faith = int(Faith.BY_CONTRACT if codec == _OWN_CODEC else Faith.PROVEN)
+    parts, count = [*states, *beside], len(beside)
+    return keep.Snapshot(seq, 0, 0, 0, counted, 0, codec, parts, True, faith, count)
 
 
 def _plain(codec: str) -> str:

@@ -165,6 +165,11 @@ def decoded(data: bytes | memoryview) -> RandomState:
         raise SnapshotError(f"these bytes are no random state of a process: {error}") from None
 
 
+def encoded(state: RandomState) -> bytes:
+    """The mirror of `decoded`."""
+    return _encode(state)
+
+
 def _seed(number: int) -> Seed:
     return Seed(number.to_bytes(-(-max(1, number.bit_length()) // 32) * 4, "little"))
 
