@@ -91,7 +91,8 @@ class News:
             for head in keep.heads(fd) if fd >= 0 else ():
                 found = keep.read(fd, head) if head.seq == seq and head.boundary else None
                 if found is not None:
-                    return found._replace(parts=found.parts[: len(found.parts) - found.beside])
+                    own = len(found.parts) - found.beside
+                    return found._replace(parts=found.parts[:own], beside=0)
             self.hear(SECTION_SLICE_S)
             self.check()
             if time.monotonic() > until:
