@@ -25,6 +25,14 @@ class Learner(RandomPolicy):
     def learn(self, transitions: Transitions) -> None:
         self.lately = 0.9 * self.lately + float(transitions.reward[0])
 
+    def get_state(self) -> dict[str, Any]:
+        """What it inherits says where its draws are, and nothing of this."""
+        return {"drawn": super().get_state(), "lately": self.lately}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        super().set_state(state["drawn"])
+        self.lately = state["lately"]
+
 
 class Halved:
     """Half of the reward, and of the one before it a quarter."""
