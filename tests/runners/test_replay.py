@@ -95,7 +95,9 @@ def test_episodes_that_come_out_differently_are_not_relied_on(successions: Succe
 
 @pytest.mark.guarantee("G4")
 def test_a_difference_that_no_check_has_met_ends_the_episode(successions: Successions) -> None:
-    succession = successions(AgentPlan(env=entry("Spoiled"), steps=4000, failover=REPLAY))
+    # Long episodes: the takeover is in the middle of one, so there is something to do again.
+    env = entry("Spoiled", length=400)
+    succession = successions(AgentPlan(env=env, steps=4000, failover=REPLAY))
     succession.drive({1500: lambda: succession.take_over(Role.ENV)})
     (answer,) = succession.takeovers[Role.ENV]
     assert answer.level == "replay" and not answer.exact
