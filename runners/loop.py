@@ -9,11 +9,12 @@ lifeline and the channel's end are the limits, since either ends the process.
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import time
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from dsec.errors import (
     ChannelClosed,
@@ -22,7 +23,6 @@ from dsec.errors import (
     RingInterrupted,
     RingTimeout,
 )
-from dsec.failover.codecs.ambient import Ambient
 from dsec.ipc import crash
 from dsec.ipc.channel import Channel
 from dsec.ipc.frames import (
@@ -46,6 +46,9 @@ from dsec.ipc.ring import FLAG_END, KIND_END, Outbox, Reader, watch_signal
 from dsec.runners import pin, seeds
 from dsec.runners.failure import EXIT_KERNEL_GONE, RunnerExit
 from dsec.runners.wiring import Attachment, KnownSpaces, Wiring, connect
+
+if TYPE_CHECKING:
+    from dsec.failover.codecs.ambient import Ambient
 
 CONTROL_SLICE_S = 60.0
 RING_SLICE_S = 1.0
@@ -103,10 +106,16 @@ class Session:
         self.where = ""
         self.draining = self.fenced = False
         self.attention = False
-        self.ambient = Ambient(start.role, seeds.SEEDED)
         self._seeded: frozenset[str] = frozenset()
         self._taking = False
         self._told_at = time.monotonic()
+
+    @functools.cached_property
+    def ambient(self) -> Ambient:
+        """The process's own random state. The zygote imports this file, and no numpy for it."""
+        from dsec.failover.codecs.ambient import Ambient
+
+        return Ambient(self.start.role, seeds.SEEDED)
 
     def reseed(self) -> None:
         """Seed the global generators of libraries that have been loaded since the last call; in a

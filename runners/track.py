@@ -331,7 +331,7 @@ class Track:
                 complete = max(complete, min(env[0] - 1, policy[0], reward[0]))
         if self.corrupt:  # what was in that ring nobody can read any more; the others tell of it
             before = (env and env[0] - 1, policy and policy[0] - 1, reward and reward[0])
-            complete = max(complete, *(seq for seq in before if seq is not None))
+            complete = max([complete, *(seq for seq in before if seq is not None)])
         if policy is None:
             policy = _last_of(self._policy_bytes, KIND_ACTION)
         return Finished(

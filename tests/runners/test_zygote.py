@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -136,6 +137,13 @@ def test_ctrl_c_is_not_for_zygotes(kernel_here: MiniKernel, fresh: Channel) -> N
     assert isinstance(ask(fresh, "json"), Prepared)
     kernel_here.zygote_process(fresh).send_signal(signal.SIGINT)
     assert isinstance(ask(fresh, "json"), Prepared)
+
+
+def test_a_zygote_imports_nothing_that_its_image_does_not_name() -> None:
+    """An image without Gymnasium would grow by it, and start later, for one import too many."""
+    code = "import sys, dsec.runners.zygote; print(*{'numpy', 'gymnasium'} & {*sys.modules})"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert found.stdout.split() == [], found.stderr
 
 
 @pytest.mark.parametrize("may_have", [1, 2])
