@@ -23,7 +23,7 @@ PLAIN = {
     "policy": {"entry": "dsec.policies:RandomPolicy"},
 }
 AGENT = "plain-001"
-PARENT_STEPS, STEPS = 2000, 3000
+PARENT_STEPS, STEPS = 6000, 7000
 
 
 def forked(
