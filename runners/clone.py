@@ -199,14 +199,13 @@ def await_takeover(session: Session, snapshot: Snapshot) -> tuple[Takeover, list
     while True:
         frame, fds = session.expect(Takeover)
         keeping = ForkKeeping(session, look=False)  # nothing is between its turn and the fork
-        if frame.truncate:  # there is nothing to be done again
-            return frame, fds, Promoted(snapshot, keeping)
-        try:
-            keeping.stay_behind(snapshot)
-        except ClonedError:
-            for fd in fds:
-                os.close(fd)
-        except SnapshotError:  # a machine that is short of something: the next one may be luckier
-            return frame, fds, Promoted(snapshot, keeping)
-        else:
-            return frame, fds, Promoted(snapshot, keeping)
+        if not frame.truncate:  # where an episode is given up there is nothing to be done again
+            try:
+                keeping.stay_behind(snapshot)
+            except ClonedError:
+                for fd in fds:
+                    os.close(fd)
+                continue
+            except SnapshotError:
+                pass  # a machine that is short of something: the next one may be luckier
+        return frame, fds, Promoted(snapshot, keeping)

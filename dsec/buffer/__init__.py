@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from dsec.buffer import spans
 from dsec.buffer.arena import Arena, aligned
 from dsec.buffer.checks import float_dtype, whole_number
-from dsec.buffer.figures import MIB, Batch, Footprint, Hold, Usage, available_bytes, mib
+from dsec.buffer.figures import MIB, Batch, Footprint, Hold, Usage, mib
 from dsec.buffer.lane import SEGMENT_BYTES, Claim, Lane, Tiers
 from dsec.buffer.leaves import Tree, alongside, joined
 from dsec.buffer.planes import Quantization
 from dsec.buffer.spans import Span
 from dsec.errors import BufferFull, BufferTooLarge, LocalError
+from dsec.ipc.memory import available_bytes
 
 __all__ = ["Batch", "Footprint", "Hold", "TrajectoryBuffer", "Usage"]
 
@@ -165,7 +166,8 @@ class TrajectoryBuffer:
                     f"({mib(self._threshold)}): raise that, or lower max_length, full_steps or "
                     "key_every"
                 )
-            if size.most > (free := available_bytes()):
+            free = available_bytes()
+            if free is not None and size.most > free:
                 raise BufferTooLarge(
                     f"the buffer may take {mib(size.most)}, and this machine has {mib(free)} free: "
                     "lower gc_threshold_mb to what there is"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -104,14 +103,6 @@ class Hold:
         trace: TracebackType | None,
     ) -> None:
         self.release()
-
-
-def available_bytes() -> int:
-    """Memory that this machine can give a process without swapping."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) << 10
-    return 1 << 62
 
 
 def mib(nbytes: int) -> str:
