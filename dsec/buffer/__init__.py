@@ -27,6 +27,7 @@ from dsec.ipc.memory import available_bytes
 __all__ = ["Batch", "Footprint", "Hold", "TrajectoryBuffer", "Usage"]
 
 _BLOCK_MIN = 64 << 10
+_STEP_BYTES = 8 + 8 + 1  # of a step's reward, its return and its end
 _PAGE = 4096
 
 
@@ -97,10 +98,10 @@ class TrajectoryBuffer:
         self._trees: tuple[Tree, Tree] | None = None
         self._arena: Arena | None = None
         self._claims: list[Claim] = []
-        if max_length * 9 > self._threshold:
+        if max_length * _STEP_BYTES > self._threshold:
             raise BufferTooLarge(
-                f"{max_length:,} rewards take {mib(max_length * 9)}, and gc_threshold_mb is "
-                f"{mib(self._threshold)}"
+                f"{max_length:,} rewards and returns take {mib(max_length * _STEP_BYTES)}, and "
+                f"gc_threshold_mb is {mib(self._threshold)}"
             )
 
     # ------------------------------------------------------------------ coming in
@@ -297,7 +298,7 @@ class TrajectoryBuffer:
         after = np.where(done, steps, steps + 1)
         read = lane.read(np.concatenate([steps, after]))
         k = len(lane.obs.leaves)
-        returns = lane.returns(self._decay)[steps - lane.oldest]
+        returns = lane.returns(self._decay, steps)
         now = [leaf[:n] for leaf in read]
         last = [lane.rewards[places], done, returns]
         kind = lane.obs.leaves[0]  # rewards and flags come as tensors where observations do
@@ -387,8 +388,7 @@ class TrajectoryBuffer:
         if rewards is not None:
             self._reward_dtype = rewards
             for lane in self._lanes.values():
-                lane.rewards = lane.rewards.astype(rewards)
-                lane.returns_cache = None
+                lane.keep_rewards_as(rewards)
 
     def footprint(self, obs: Any, action: Any) -> Footprint:
         """What a buffer of such steps, of one agent, will take; nothing is allocated for it.

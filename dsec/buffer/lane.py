@@ -115,7 +115,9 @@ class Lane:
         self.segments: deque[Segment] = deque()
         self._floor = 0  # given up below, whatever the tiers say
         self._dropped: list[Span] = []
-        self.returns_cache: NDArray[np.float64] | None = None
+        self._returns = np.zeros(tiers.length, np.float64)
+        self._settled = 0  # the returns of all steps below it are there, and won't change
+        self._counted = 0  # those below it are there, and will where an episode goes on
         self._base = self._base_bytes()
 
     # ------------------------------------------------------------------ what is there
@@ -188,7 +190,6 @@ class Lane:
             self.segments.append(Segment(step, self.episode, rollout))
         self.steps += 1
         self.episode += done
-        self.returns_cache = None
         while len(self.segments) > 1 and self.segments[1].first <= self.oldest:
             self.segments.popleft()
 
@@ -274,23 +275,39 @@ class Lane:
         """A ring of one value for each step, oldest first; a copy."""
         return ring[np.arange(self.oldest, self.steps) % self.tiers.length]
 
-    def returns(self, decay: float) -> NDArray[np.float64]:
-        """The discounted return of each step whose reward is there: G = r + decay * G', and r where
-        an episode ends; what comes after the newest step counts as 0."""
-        if self.returns_cache is None:
-            rewards = self.latest(self.rewards).astype(np.float64)[::-1].tolist()
-            dones = self.latest(self.dones)[::-1].tolist()
-            pairs = zip(rewards, dones, strict=True)
+    def returns(self, decay: float, steps: Steps | None = None) -> NDArray[np.float64]:
+        """The discounted return of these steps, of all whose reward is there by default: G = r +
+        decay * G', and r where an episode ends; what comes after the newest step counts as 0.
+
+        A step changes the returns of its own episode only, so that is what is counted again.
+        """
+        if self._counted < self.steps:
+            first = max(self._settled, self.oldest)
+            places = np.arange(first, self.steps) % self.tiers.length
+            rewards = self.rewards[places].astype(np.float64)[::-1].tolist()
+            dones = self.dones[places][::-1]
+            pairs = zip(rewards, dones.tolist(), strict=True)
             found = list(accumulate(pairs, _discounted(decay), initial=0.0))[1:]
-            self.returns_cache = np.array(found[::-1], np.float64)
-        return self.returns_cache
+            self._returns[places] = found[::-1]
+            if dones.any():
+                self._settled = self.steps - int(dones.argmax())
+            self._counted = self.steps
+        if steps is None:
+            return self.latest(self._returns)
+        return self._returns[steps % self.tiers.length]
+
+    def keep_rewards_as(self, dtype: np.dtype[Any]) -> None:
+        """Convert the rewards, and with them the returns."""
+        self.rewards = self.rewards.astype(dtype)
+        self._settled = self._counted = 0
 
     # ------------------------------------------------------------------ figures
 
     @property
     def index_bytes(self) -> int:
-        """Rewards, flags and where episodes begin."""
-        return self.rewards.nbytes + self.dones.nbytes + max(len(self.segments), 1) * SEGMENT_BYTES
+        """Rewards, flags, returns and where episodes begin."""
+        each = self.rewards.nbytes + self.dones.nbytes + self._returns.nbytes
+        return each + max(len(self.segments), 1) * SEGMENT_BYTES
 
     @property
     def fixed_bytes(self) -> int:

@@ -258,7 +258,7 @@ def test_an_episode_can_be_dropped_at_once() -> None:
 
 
 def test_too_large_is_refused_with_the_figure(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BufferTooLarge, match="rewards take 858 MiB, and gc_threshold_mb is 10 MiB"):
+    with pytest.raises(BufferTooLarge, match="returns take 1,621 MiB, and gc_threshold_mb is 10 "):
         TrajectoryBuffer(100_000_000, gc_threshold_mb=10, burst_memory_prealloc_mb=0)
     small = TrajectoryBuffer(1000, gc_threshold_mb=1, burst_memory_prealloc_mb=0)
     with pytest.raises(BufferTooLarge, match="gc_threshold_mb"):
