@@ -240,8 +240,8 @@ class Lanes:
         notable, arrived = self._early, self._arrived
         if not arrived:
             notable = self._gather(self._lockstep.gather, timeout_s)
-        self._arrived = self.busy = False
-        return notable or self.variable
+        self._arrived = False
+        return self._taken_in(notable)
 
     def request(self, asked: dict[str, Any], lanes: Sequence[int] | None = None) -> dict[int, Told]:
         """Ask these lanes, all by default, for something that is no step; return what they told.

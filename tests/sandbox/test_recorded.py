@@ -93,3 +93,15 @@ def test_vectors_are_rewarded_and_recorded(mode: str, tmp_path: Path) -> None:
             assert rows.env_reward.tolist() == [1.0] * len(expected)
             ends = [each.end for each in recording.episodes(name) if each.env == env]
             assert ends[:-1] == ["terminated"] * (len(ends) - 1) and len(ends) > 2
+
+
+@pytest.mark.guarantee("G2")
+def test_a_step_in_two_halves_has_the_reward_of_a_whole_one() -> None:
+    envs = make_vec("tests.sandbox.worlds:Cart", 2, reward="tests.sandbox.worlds:Counted", seed=1)
+    try:
+        envs.reset(seed=1)
+        for k in range(8):  # too few for an episode to end
+            envs.step_async(np.zeros(2, np.int64) + k % 2)
+            assert envs.step_wait(timeout=30)[1].tolist() == [2 + (k + 1) / 1000] * 2
+    finally:
+        envs.close()
