@@ -12,8 +12,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
 from typing import TypeVar
 
-from dsec import __version__
-from dsec.engine import methods
+from dsec.engine import calls, methods
 from dsec.engine.calls import Desk, Event
 from dsec.engine.spawned import GONE_S, EngineProcess
 from dsec.engine.sync import EVENTS_KEPT, START_S, SyncEngine
@@ -78,13 +77,8 @@ class Engine:
         self._process = EngineProcess()
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._process.sock.fileno(), self._readable)
-        asked = methods.Initialize(
-            protocol=methods.PROTOCOL,
-            client=methods.ClientInfo(name="dsec", version=__version__),
-            events=self._wanted,
-        )
         try:
-            self.facts = await self.call("initialize", asked, methods.Initialized, START_S)
+            self.facts = await self.call(*calls.initialize(self._wanted), START_S)
         except BaseException:
             self._hang_up()
             raise
@@ -101,21 +95,19 @@ class Engine:
         resume: str | None = None,
     ) -> methods.RunStarted:
         """Begin a run, as `dsec-kernel run` does."""
-        asked = methods.RunStart(config=config, set=tuple(set), out=out, resume=resume)
-        return await self.call("run.start", asked, methods.RunStarted)
+        return await self.call(*calls.run_start(config, set, out, resume))
 
     async def run_status(self, run: str) -> methods.RunStatus:
         """Where a run stands, or how it ended."""
-        return await self.call("run.status", methods.RunName(run=run), methods.RunStatus)
+        return await self.call(*calls.run_status(run))
 
     async def run_stop(self, run: str, *, kill: bool = False) -> methods.RunStatus:
         """End a run, and wait for its end."""
-        return await self.call("run.stop", methods.RunStop(run=run, kill=kill), methods.RunStatus)
+        return await self.call(*calls.run_stop(run, kill))
 
     async def agents(self, run: str = "", sandbox: str = "") -> tuple[methods.AgentRow, ...]:
         """The agents of a run or sandbox, or all."""
-        asked = methods.AgentsList(run=run, sandbox=sandbox)
-        return (await self.call("agents.list", asked, methods.Agents)).agents
+        return (await self.call(*calls.agents(run, sandbox))).agents
 
     async def call(
         self,
@@ -165,9 +157,7 @@ class Engine:
         if self._process is None or self._process.sock.fileno() < 0:
             raise LocalError("this kernel is not running; use `async with`")
         if not self._process.mine:
-            raise LocalError(
-                "this kernel belongs to the process that this one was forked from; start one here"
-            )
+            raise LocalError(calls.NOT_MINE)
 
     def _readable(self) -> None:
         process = self._process

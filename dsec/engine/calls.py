@@ -5,16 +5,51 @@ aio.py and sync.py move the bytes; here is which answer is whose, and which erro
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
+from dsec import __version__
 from dsec.engine import methods, rpc, talk
 from dsec.errors import DsecError, EngineRefused, PeerError
 
 R = TypeVar("R", bound=methods.Result)
+Asked = tuple[str, methods.Params, type[R]]
+"""A method, its parameters, and what it answers."""
+
+NOT_MINE = "this kernel belongs to the process that this one was forked from; start one here"
+
+
+def initialize(events: Iterable[str]) -> Asked[methods.Initialized]:
+    """The first request, of a program that wants to be told of these events."""
+    client = methods.ClientInfo(name="dsec", version=__version__)
+    asked = methods.Initialize(protocol=methods.PROTOCOL, client=client, events=tuple(events))
+    return "initialize", asked, methods.Initialized
+
+
+def run_start(
+    config: str | None, changes: Sequence[str], out: str | None, resume: str | None
+) -> Asked[methods.RunStarted]:
+    """Begin a run, as `dsec-kernel run` does."""
+    asked = methods.RunStart(config=config, set=tuple(changes), out=out, resume=resume)
+    return "run.start", asked, methods.RunStarted
+
+
+def run_status(run: str) -> Asked[methods.RunStatus]:
+    """Where a run stands, or how it ended."""
+    return "run.status", methods.RunName(run=run), methods.RunStatus
+
+
+def run_stop(run: str, kill: bool) -> Asked[methods.RunStatus]:
+    """End a run."""
+    return "run.stop", methods.RunStop(run=run, kill=kill), methods.RunStatus
+
+
+def agents(run: str, sandbox: str) -> Asked[methods.Agents]:
+    """The agents of a run or sandbox, or all."""
+    return "agents.list", methods.AgentsList(run=run, sandbox=sandbox), methods.Agents
 
 
 @dataclass(frozen=True, slots=True)

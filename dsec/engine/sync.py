@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TypeVar
 
-from dsec import __version__
-from dsec.engine import methods
+from dsec.engine import calls, methods
 from dsec.engine.calls import Call, Desk, Event
 from dsec.engine.spawned import GONE_S, EngineProcess
 from dsec.errors import ChannelTimeout, DsecError, EngineDied, LocalError, PeerError
@@ -56,13 +55,8 @@ class SyncEngine:
         self._died: EngineDied | None = None
         self._closed = False
         self._lock, self._sending = threading.RLock(), threading.Lock()
-        asked = methods.Initialize(
-            protocol=methods.PROTOCOL,
-            client=methods.ClientInfo(name="dsec", version=__version__),
-            events=tuple(events),
-        )
         try:
-            self.facts = self.call("initialize", asked, methods.Initialized, START_S)
+            self.facts = self.call(*calls.initialize(events), START_S)
         except BaseException:
             self._process.forget()
             raise
@@ -89,21 +83,19 @@ class SyncEngine:
         resume: str | None = None,
     ) -> methods.RunStarted:
         """Begin a run, as `dsec-kernel run` does."""
-        asked = methods.RunStart(config=config, set=tuple(set), out=out, resume=resume)
-        return self.call("run.start", asked, methods.RunStarted)
+        return self.call(*calls.run_start(config, set, out, resume))
 
     def run_status(self, run: str) -> methods.RunStatus:
         """Where a run stands, or how it ended."""
-        return self.call("run.status", methods.RunName(run=run), methods.RunStatus)
+        return self.call(*calls.run_status(run))
 
     def run_stop(self, run: str, *, kill: bool = False) -> methods.RunStatus:
         """End a run, and wait for its end."""
-        return self.call("run.stop", methods.RunStop(run=run, kill=kill), methods.RunStatus)
+        return self.call(*calls.run_stop(run, kill))
 
     def agents(self, run: str = "", sandbox: str = "") -> tuple[methods.AgentRow, ...]:
         """The agents of a run or sandbox, or all."""
-        asked = methods.AgentsList(run=run, sandbox=sandbox)
-        return self.call("agents.list", asked, methods.Agents).agents
+        return self.call(*calls.agents(run, sandbox)).agents
 
     def call(
         self,
@@ -184,9 +176,7 @@ class SyncEngine:
 
     def _check(self) -> None:
         if not self._process.mine:
-            raise LocalError(
-                "this kernel belongs to the process that this one was forked from; start one here"
-            )
+            raise LocalError(calls.NOT_MINE)
         if self._died is not None:
             raise self._died.with_traceback(None)
         if self._closed:

@@ -77,9 +77,9 @@ class Weighting:
 
     def weights(self, base: Mapping[str, float]) -> dict[str, float]:
         """The weights in force, which add up to what `base` does."""
-        raised = {name: weight * self.shares[name].raised for name, weight in base.items()}
         if all(self.shares[name].raised == 1.0 for name in base):
             return dict(base)
+        raised = {name: weight * self.shares[name].raised for name, weight in base.items()}
         total, wanted = sum(raised.values()), sum(base.values())
         return {
             name: weight * wanted / total if total else weight for name, weight in raised.items()
