@@ -16,6 +16,7 @@ import pytest
 from dsec.ipc.frames import Phase, Role
 from dsec.ipc.proc import read_stat
 from dsec.kernel.machine import AgentState
+from dsec.kernel.reap import Reaper
 from dsec.report import RunReport
 from tests.kernel.helpers.stage import ENDLESS, Stage, agent, states
 
@@ -129,6 +130,39 @@ def test_a_kill_in_the_middle_of_a_recovery(tmp_path: Path) -> None:
     assert states(report) == {"a": "done"}
     assert report.failovers == []
     assert [death.cause for death in report.deaths] != [], "what had happened is told"
+
+
+@pytest.mark.guarantee("G5")
+def test_who_crashed_is_not_waited_for_until_it_is_reaped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its memory is torn down beside its successor; here that takes until the successor serves."""
+    reap, held = Reaper._ended, list[tuple[Reaper, int]]()
+    crashing = set[int]()
+
+    def hold(self: Reaper, pid: int) -> None:
+        if pid in crashing:
+            self._loop.remove_reader(self._watched[pid][0])
+            held.append((self, pid))
+        else:
+            reap(self, pid)
+
+    async def act(stage: Stage) -> None:
+        await stage.until(lambda: stage.agent("a").runners.get(Role.ENV) is not None, "a runner")
+        first = stage.runner("a", Role.ENV)
+        await stage.until(lambda: bool(first.pid), "its process")
+        crashing.add(first.pid)
+        await stage.until(lambda: bool(held), "the crash")
+        await stage.until(lambda: stage.agent("a").state is AgentState.RUNNING, "a successor")
+        assert stage.runner("a", Role.ENV) is not first and stage.hooks.failovers == []
+        crashing.clear()
+        reap(*held[0])
+        await until_failovers(stage, 1)
+
+    monkeypatch.setattr(Reaper, "_ended", hold)
+    bad = agent("a", steps=100, fault="segv", at=60, evidence=tmp_path, restarts=9)
+    report = Stage(tmp_path, bad).run(act)
+    assert [each.death.signal for each in report.failovers] == [signal.SIGSEGV]
 
 
 def test_a_drain_in_the_middle_of_a_recovery_is_obeyed_after_it(tmp_path: Path) -> None:

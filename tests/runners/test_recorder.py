@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -22,10 +23,12 @@ from dsec.ipc.frames import (
     Role,
     Wire,
 )
+from dsec.ipc.proc import read_stat
 from dsec.ipc.ring import KIND_ACTION, KIND_OBS, KIND_REWARD
 from dsec.recording import Recording
 from dsec.runners.journal import JournalReader, Kind
 from dsec.runners.records import split
+from tests import watchdog
 from tests.runners.chains import reference
 from tests.runners.recorders import (
     NESTED,
@@ -230,6 +233,27 @@ def test_a_corrupt_ring_costs_its_own_agent_only(make: Make, record: Record, run
     recorder.finish()
     check(run_dir, good, 100, "cut", "parquet")
     check(run_dir, bad, 10, "infra", "parquet")
+
+
+@pytest.mark.slow
+@pytest.mark.guarantee("G1", "G9")
+def test_what_a_corrupt_ring_still_had_is_counted_as_lost(make: Make, record: Record) -> None:
+    """The two rings that are whole tell how far the agent had come."""
+    agent = make("bad")
+    recorder = record()
+    recorder.wire(agent)
+    agent.publish(0, 10)
+    recorder.wait_for_progress("bad", 10)
+    recorder.process.send_signal(signal.SIGSTOP)
+    watchdog.until(lambda: read_stat(recorder.process.pid).state == "T", PATIENCE_S, "its stop")
+    agent.publish(10, 40)
+    env = agent.outboxes[Role.ENV]
+    env.buffer[:] = b"\xff" * len(env.buffer)
+    recorder.process.send_signal(signal.SIGCONT)
+    assert recorder.expect(Corrupt).agent == "bad"
+    end = recorder.abandon("bad")
+    assert (end.seq_committed, end.lost) == (9, 30)
+    recorder.finish()
 
 
 def close_all(agent: ScriptedAgent, fds: list[int]) -> None:
