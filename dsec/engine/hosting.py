@@ -62,7 +62,8 @@ class Sandbox:
         self._rings: list[tuple[talk.Attach, list[int]]] = []
         self._parcels: dict[str, tuple[talk.AnyMessage, list[int]]] = {}
         self._supervisor: Supervisor | None = None
-        self._there = asyncio.Event()  # all rings are, or never will be
+        self._running: set[str] = set()
+        self._there = asyncio.Event()  # all its agents run, or never will
         self._refused: talk.Refused | None = None
         self._lost: talk.Lost | None = None
         self._kill = False
@@ -80,7 +81,7 @@ class Sandbox:
             Problem: they won't be.
         """
         await self._there.wait()
-        if len(self._rings) == self._order.lanes:
+        if len(self._running) == self._order.lanes:
             return tuple(sorted(attach.agent for attach, _ in self._rings))
         if self._refused is not None:
             kinds = {"machine": Code.MACHINE, "config": Code.CONFIG, "internal": Code.INTERNAL}
@@ -188,7 +189,11 @@ class Sandbox:
     def wired(self, attach: talk.Attach, fds: list[int]) -> None:
         """The rings of an agent are there."""
         self._rings.append((attach, fds))
-        if len(self._rings) == self._order.lanes:
+
+    def runs(self, agent: str) -> None:
+        """An agent has started."""
+        self._running.add(agent)
+        if len(self._running) == self._order.lanes:
             self._there.set()
 
     def said(self, message: talk.AnyMessage, fds: Sequence[int] = ()) -> None:
@@ -214,6 +219,8 @@ class _Hooks(Hooks):
 
     def agent(self, report: AgentReport) -> None:
         self._sandbox.said(talk.Standing(report.name, report.state))
+        if report.state == "running":
+            self._sandbox.runs(report.name)
 
     def progress(self, report: RunReport) -> None:
         return None

@@ -36,6 +36,7 @@ class Talker:
         self.source, self.sink = source, sink
         self.events: list[dict[str, Any]] = []
         self.replies: dict[Any, dict[str, Any]] = {}
+        self.nameless: list[dict[str, Any]] = []  # answers to what had no readable id
         self.batches = 0
         self.ended = False
         self._rest = b""
@@ -64,6 +65,8 @@ class Talker:
                         self.batches += 1
                     elif "method" in said:
                         self.events.append(said)
+                    elif said["id"] is None:
+                        self.nameless.append(said)
                     else:
                         self.replies[said["id"]] = said
                 return
