@@ -36,7 +36,8 @@ types: $(STAMP) ## mypy, strict.
 	$(BIN)/mypy
 
 unit: $(STAMP) ## The Python tests.
-	$(BIN)/python -m pytest -m "not soak"
+	# A file's tests stay together, since they share what their fixtures start.
+	$(BIN)/python -m pytest -m "not soak" --numprocesses logical --maxprocesses 4 --dist loadfile
 
 sanitize: $(STAMP) ## The C of rings, pool and buffer under address, undefined-behaviour and thread sanitizers.
 	$(MAKE) -C tests/ipc/c

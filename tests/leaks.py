@@ -9,19 +9,25 @@ How a process is recognised as ours: each test runs with its own value of `DSEC_
 environment. Whatever the test starts inherits it through any number of forks, execs, sessions and
 re-parentings, and /proc/PID/environ shows it. Direct children are found by their parent as well,
 which also shows zombies.
+
+Shared memory has no such sign. Where several workers (pytest-xdist) test side by side, a name that
+nobody uses may be what another worker's test will still resume from: it is a leak only if it is
+there when the tests that ran beside this one have ended, too.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import signal
+import tempfile
 import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +36,8 @@ import pytest
 
 MARK = "DSEC_TEST_MARK"
 GRACE_S = 3.0  # what the operating system may take to tear down what a test has already ended
+OTHERS_S = 60.0  # what the tests of other workers may take to end
+SHARED = "shared memory"
 PROC = Path("/proc")
 SHM = Path("/dev/shm")
 
@@ -175,7 +183,7 @@ class Snapshot:
             for name, count in (memfd_mappings() - self.mappings).items()
         ]
         found += [
-            f"shared memory {SHM / name}"
+            f"{SHARED} {SHM / name}"
             for name in sorted(shm_entries() - self.shm)
             if not used_elsewhere(name, ours)
         ]
@@ -201,6 +209,45 @@ def kill_and_reap(pids: Iterable[int], within_s: float = 5.0) -> None:
             threading.Event().wait(0.005)
 
 
+def board() -> Path | None:
+    """The folder where the workers of this run write which test they are at; None if alone."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    return Path(tempfile.gettempdir()) / f"dsec-tests-{run}" if run else None
+
+
+@contextlib.contextmanager
+def at_work(mark: str) -> Iterator[None]:
+    """Tell the other workers that a test runs here."""
+    if (folder := board()) is None:
+        yield
+        return
+    folder.mkdir(exist_ok=True)
+    mine = folder / os.environ["PYTEST_XDIST_WORKER"]
+    mine.write_text(mark)
+    try:
+        yield
+    finally:
+        mine.unlink()
+
+
+def until_others_ended(limit_s: float) -> None:
+    """Wait until every test that another worker is at now has ended."""
+    if (folder := board()) is None:
+        return
+
+    def tests() -> set[tuple[str, str]]:
+        found = set()
+        for each in folder.iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                found.add((each.name, each.read_text()))
+        return found
+
+    beside = tests()
+    deadline = time.monotonic() + limit_s
+    while beside & tests() and time.monotonic() < deadline:
+        threading.Event().wait(0.05)
+
+
 def settled_leaks(before: Snapshot) -> list[str]:
     """What is still there after a collection and a grace for the operating system."""
     if not before.leaks():
@@ -209,6 +256,9 @@ def settled_leaks(before: Snapshot) -> list[str]:
     deadline = time.monotonic() + GRACE_S
     while (found := before.leaks()) and time.monotonic() < deadline:
         threading.Event().wait(0.02)  # nothing can be awaited here: the leak is by definition lost
+    if found and board() is not None and all(each.startswith(SHARED) for each in found):
+        until_others_ended(OTHERS_S)
+        found = before.leaks()
     return found
 
 
@@ -234,7 +284,8 @@ def no_leaks(
     mark = uuid.uuid4().hex
     monkeypatch.setenv(MARK, mark)
     before = Snapshot(mark)
-    yield
+    with at_work(mark):
+        yield
     if request.node.stash.get(CALL_FAILED, False):
         kill_and_reap(before.processes())
         return

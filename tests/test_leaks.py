@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import textwrap
+import threading
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from tests import watchdog
+from tests import leaks, watchdog
 
 HEAD = """
 import asyncio, mmap, os, subprocess, sys, threading, time
@@ -83,7 +85,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[st
         [*argv, folder / "test_planted.py"],
         folder / "out",
         timeout_s=60,
-        env={"PYTHONPATH": str(watchdog.ROOT)},
+        env={"PYTHONPATH": str(watchdog.ROOT), "PYTEST_XDIST_TESTRUNUID": ""},
     )
     for entry in Path("/dev/shm").glob("dsec-leak-*"):
         entry.unlink()
@@ -130,3 +132,31 @@ def test_waiting_for_a_program_that_has_ended_fails_at_once(tmp_path: Path) -> N
     program = watchdog.Watched([sys.executable, "-c", "raise SystemExit(4)"], tmp_path)
     with program, pytest.raises(watchdog.HungError, match="exit code 4 before the moon"):
         program.until(lambda: False, 30, "the moon")
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_what_a_test_of_another_worker_still_uses_is_no_leak_of_this_one(
+    left: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leaks, "GRACE_S", 0.1)
+    monkeypatch.setattr(leaks, "board", lambda: tmp_path)
+    other = tmp_path / "gw9"
+    other.write_text("its test")
+    entry = leaks.SHM / f"dsec-leak-{os.getpid()}"
+
+    def end_of_the_other_test() -> None:
+        if not left:
+            entry.unlink()
+        other.write_text("its next test")
+
+    # Later than the grace, so that only waiting for the other test can tell whose it is.
+    ending = threading.Timer(0.5, end_of_the_other_test)
+    ending.start()
+    before = leaks.Snapshot("nobody's mark")
+    entry.touch()
+    try:
+        found = leaks.settled_leaks(before)
+    finally:
+        ending.join(5)
+        entry.unlink(missing_ok=True)
+    assert found == ([f"shared memory {entry}"] if left else [])
