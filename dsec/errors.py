@@ -307,6 +307,48 @@ class PoolOwned(MachineError):
     """A living process owns this segment and is the only one that may write it."""
 
 
+class RemotePoolError(PeerError):
+    """Another host's pool, or the way to it, is not what it should be. The base of what follows."""
+
+
+class PeerGone(RemotePoolError):
+    """A peer's process or machine is gone, or the link to it is down; the connection is over."""
+
+
+class AccessDenied(RemotePoolError):
+    """A peer's memory was asked for with a wrong key, out of bounds, or for what isn't allowed."""
+
+
+class WrongToken(RemotePoolError):
+    """A peer does not know the token (pool.token_file) that this host has. Nothing was told it."""
+
+
+class VersionMismatch(RemotePoolError):
+    """A peer speaks another protocol version, or another transport. The message names both."""
+
+
+class SizesDiffer(RemotePoolError):
+    """A pool and its replica, or a pool and its region, have not the same size; names both."""
+
+
+class StaleLease(RemotePoolError):
+    """A lease has run out, by the own clock: what was read under it may be somebody else's now, and
+    what was to be written under it must not be."""
+
+
+class AtomTorn(RemotePoolError):
+    """An atom was read in the middle of being written, under every try; or a slot holds half a
+    write, and its writer is gone."""
+
+
+class AtomRecycled(RemotePoolError):
+    """The place of an atom holds another one now: it was freed while it was being read."""
+
+
+class FencedOut(RemotePoolError):
+    """Another host has taken over: it has a later epoch. Whoever gets this stops."""
+
+
 class EngineDied(DsecError):
     """The kernel beside this program is gone, and all that it ran with it.
 
