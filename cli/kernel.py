@@ -21,6 +21,7 @@ import click
 
 from dsec import __version__, signals
 from dsec.cli.compare import replay, verify
+from dsec.cli.doctor import doctor
 from dsec.cli.serve import serve
 from dsec.cli.stream import SafeStream, standard_streams
 
@@ -45,6 +46,7 @@ def cli() -> None:
 cli.add_command(verify)
 cli.add_command(replay)
 cli.add_command(serve)
+cli.add_command(doctor)
 
 _config = click.argument("config", type=click.Path(path_type=Path))
 _sets = click.option(

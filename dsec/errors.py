@@ -349,6 +349,26 @@ class FencedOut(RemotePoolError):
     """Another host has taken over: it has a later epoch. Whoever gets this stops."""
 
 
+class RdmaError(MachineError):
+    """One-sided access to the memory of other hosts is impossible here; the subclass says why."""
+
+
+class DeviceAbsent(RdmaError):
+    """There is no such RDMA device, or none at all."""
+
+
+class PortAbsent(RdmaError):
+    """The RDMA device has no such port."""
+
+
+class PortDown(RdmaError):
+    """The port of the RDMA device carries nothing; its message names its state."""
+
+
+class GidAbsent(RdmaError):
+    """The port has no such address, or none that other hosts could reach it by."""
+
+
 class EngineDied(DsecError):
     """The kernel beside this program is gone, and all that it ran with it.
 
