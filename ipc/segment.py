@@ -234,6 +234,18 @@ def duplicate(fd: int) -> int:
     return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
 
 
+def adopt(fd: int, size: int, role: int, epoch: int) -> Segment:
+    """What another process handed over, checked, and held by a descriptor of our own that can't be
+    written through.
+
+    Raises:
+        PeerError: it is something else, or could be resized under us.
+        MachineError: no descriptor is left.
+    """
+    check(fd, size)
+    return Segment(readonly(fd), size, role, epoch)
+
+
 def check(fd: int, size: int) -> None:
     """Verify that a received descriptor is a sealed memory file of exactly this size, or of this
     size and an overflow area.

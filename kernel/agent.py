@@ -21,7 +21,6 @@ from dsec.failover.diagnose import writer_of
 from dsec.ipc import frames, segment
 from dsec.ipc.frames import AnyFrame, Phase, Role
 from dsec.ipc.logs import file_name
-from dsec.ipc.proc import read_stat
 from dsec.kernel.machine import AGENT, AgentEvent, AgentState, RunnerEvent, RunnerState
 from dsec.kernel.recovery import Recovery
 from dsec.kernel.runner import Runner
@@ -58,7 +57,7 @@ class Agent:
         self._parts = {each.role: each for each in tree.forked(spec)}
         self._still: dict[Role, Stillness] = defaultdict(Stillness)
         self._ring_bytes = dict[int, int]()
-        self._living: set[Runner] = set()  # all incarnations that must be reaped
+        self._living = dict[Runner, None]()  # all incarnations that must be reaped, in their order
         self._epochs: dict[Role, int] = defaultdict(int)
         self._recovery: Recovery | None = None  # from Go on
 
@@ -94,7 +93,7 @@ class Agent:
     def wire_frame(self, role: Role, epoch: int = 0) -> tuple[frames.Wire, list[int]]:
         """The Wire frame for `role` and the descriptors beside it, which the caller closes. Its own
         records will carry `epoch`."""
-        refs, fds = segment.hand_out(self.segments.values(), role, epoch)
+        refs, fds = self._run.system.hand_out(self.segments.values(), role, epoch)
         each = self.spec
         numbers = each.num_envs, each.group, each.first
         return frames.Wire(self.name, self.spaces, refs, *numbers), fds
@@ -108,12 +107,12 @@ class Agent:
 
     def fork(self, runner: Runner, urgent: bool = False) -> None:
         """Have it forked; `urgent`: before all that wait for that."""
-        self._living.add(runner)
+        self._living[runner] = None
         self._run.zygotes[self._parts[runner.role].image].fork(runner, urgent)
 
     def adopt(self, runner: Runner) -> None:
         """A clone is our child now."""
-        self._living.add(runner)
+        self._living[runner] = None
         runner.inherit()
 
     # ------------------------------------------------------------ what its runners tell (Owner)
@@ -168,7 +167,7 @@ class Agent:
 
     def left(self, runner: Runner) -> None:
         """A runner is gone."""
-        self._living.discard(runner)
+        self._living.pop(runner, None)
         if (said := runner.said.get(frames.Done)) is not None:
             self.report.metrics.update(said.metrics)
         self._look_gone()
@@ -196,7 +195,7 @@ class Agent:
         gone = (RunnerState.CLOSING, RunnerState.GONE)
         ended = not away and any(each.state in gone for each in self._all())
         served = not any(server.holds_back for server in self._run.servers.values())
-        state = read_stat(runner.pid).state
+        state = self._run.system.read_stat(runner.pid).state
         if why := self._still[runner.role].judge(state, idle, ended=ended and served):
             runner.hang(why)
 
@@ -248,7 +247,7 @@ class Agent:
             case "cut" | "fence":
                 if self._recovery is not None:
                     self._recovery.close()
-                for runner in (*self._all(), *(self._living - {*self._all()})):
+                for runner in dict.fromkeys((*self._all(), *self._living)):
                     rewards = runner.role is Role.REWARD and runner.state is RunnerState.RUNNING
                     if action == "cut" and rewards:
                         runner.order(RunnerEvent.DRAIN, frames.Drain("a peer died", fenced=True))
@@ -281,7 +280,7 @@ class Agent:
             for role in tree.writers(self.spec, {each.role for each in run.servers.values()}):
                 name = f"dsec:{file_name(self.name)}:{role.name.lower()}"
                 size = self._ring_bytes.get(role, 0)
-                self.segments[role] = segment.create(name, role, size, epoch=0)
+                self.segments[role] = run.system.create_segment(name, role, size, epoch=0)
             if len(self.runners) < len(self.spec.runners):
                 self.policy_learns = run.hooks.wired(self.name, self.segments, self.spaces)
             for role, runner in self.runners.items():

@@ -14,15 +14,8 @@ import signal
 from collections.abc import Callable
 
 from dsec.ipc.frames import RUNNER_MARK
-from dsec.ipc.proc import (
-    GONE,
-    Exit,
-    descendants_of,
-    environment_of,
-    kill,
-    read_stat,
-    threads_of,
-)
+from dsec.ipc.proc import GONE, Exit
+from dsec.ipc.system import SYSTEM, System
 
 
 class Reaper:
@@ -34,8 +27,8 @@ class Reaper:
             environment (which can't be seen any more once it is dead).
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, mark: str) -> None:
-        self._loop, self._mark = loop, mark.encode()
+    def __init__(self, loop: asyncio.AbstractEventLoop, mark: str, system: System = SYSTEM) -> None:
+        self._loop, self._mark, self._system = loop, mark.encode(), system
         self._watched: dict[int, tuple[int, Callable[[Exit], None]]] = {}
         self._ours: set[int] = set()
         self._ended_lately: set[int] = set()
@@ -47,8 +40,8 @@ class Reaper:
         Raises:
             OSError: there is no such child (any more), or no descriptor is left for its pidfd.
         """
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        pidfd = os.pidfd_open(pid)
+        self._system.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        pidfd = self._system.pidfd_open(pid)
         self._watched[pid] = (pidfd, on_exit)
         self._ours.add(pid)
         self._loop.add_reader(pidfd, self._ended, pid)
@@ -61,31 +54,32 @@ class Reaper:
         """Signal a watched child; nothing happens if it is not watched (any more)."""
         if pid in self._watched:
             with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._watched[pid][0], signum)
+                self._system.pidfd_send_signal(self._watched[pid][0], signum)
 
     def past_writing(self, pid: int) -> bool:
         """Whether a watched child that ends by itself has come so far that no thread of it will
         execute an instruction of its program again. It can't be reaped before its memory is torn
         down, which takes milliseconds."""
-        if pid not in self._watched or not read_stat(pid).exiting:
+        if pid not in self._watched or not self._system.read_stat(pid).exiting:
             return False
         self.kill(pid)  # one who is killed makes no new thread, which could be overlooked
-        return all(read_stat(thread).exiting for thread in threads_of(pid))
+        system = self._system
+        return all(system.read_stat(thread).exiting for thread in system.threads_of(pid))
 
     def _ended(self, pid: int) -> None:
         pidfd, on_exit = self._watched[pid]
         self._loop.remove_reader(pidfd)
         # While it is not reaped its number can't be anybody else's group.
         with contextlib.suppress(*GONE):
-            os.killpg(pid, signal.SIGKILL)
+            self._system.killpg(pid, signal.SIGKILL)
         try:
-            _, status, usage = os.wait4(pid, 0)
+            _, status, usage = self._system.wait4(pid, 0)
         except ChildProcessError:
             end = Exit(0, 255)  # another part of this program reaped it, and has its status
         else:
             code = os.waitstatus_to_exitcode(status)
             end = Exit(max(0, -code), max(-1, code), usage.ru_maxrss * 1024)
-        os.close(pidfd)
+        self._system.close(pidfd)
         del self._watched[pid]
         self._ended_lately.add(pid)
         on_exit(end)
@@ -98,19 +92,20 @@ class Reaper:
         whose group they are, or which their environment names, is dead; others may serve a runner
         that lives, until the run ends.
         """
-        ended, self._ended_lately = self._ended_lately, set()
+        ended, self._ended_lately, system = self._ended_lately, set(), self._system
         marks = {f"{RUNNER_MARK}={pid}".encode() for pid in ended}
         for pid in self._strangers() if ended else ():
-            if read_stat(pid).group in ended or marks.intersection(environment_of(pid)):
+            group, told = system.read_stat(pid).group, system.environment_of(pid)
+            if group in ended or marks.intersection(told):
                 self._ours.add(pid)  # to be known when it is dead
-                kill(pid)
+                system.kill(pid)
         dead: set[int] = set()
         with contextlib.suppress(ChildProcessError):
-            first = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            first = system.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if first is not None and first.si_pid not in self._watched:
                 dead = set(self._strangers(dead=True))
                 for pid in dead & self._seen:
-                    os.waitpid(pid, os.WNOHANG)
+                    system.waitpid(pid, os.WNOHANG)
         self._seen = dead
 
     def kill_all(self) -> list[int]:
@@ -119,21 +114,21 @@ class Reaper:
             self.kill(pid)
         orphans = self._strangers()
         self._ours.update(orphans)
-        for pid in orphans + descendants_of(*orphans, *self._watched):
-            kill(pid)
+        for pid in orphans + self._system.descendants_of(*orphans, *self._watched):
+            self._system.kill(pid)
         return [*self._watched, *orphans, *self._strangers(dead=True)]
 
     def _strangers(self, dead: bool = False) -> list[int]:
         """Children that nobody watches and that are ours, the living or the dead."""
-        found = []
-        for pid in descendants_of(os.getpid(), depth=1):
-            stat = read_stat(pid)
+        found, system = [], self._system
+        for pid in system.descendants_of(system.getpid(), depth=1):
+            stat = system.read_stat(pid)
             if pid in self._watched or (stat.state in "ZX") != dead:
                 continue
             if (
                 not self._mark
                 or {stat.group, pid} & self._ours
-                or self._mark in environment_of(pid)
+                or self._mark in system.environment_of(pid)
             ):
                 found.append(pid)
         return found

@@ -6,9 +6,7 @@ descriptors of the state that incumbents keep, which are handed on and never loo
 
 from __future__ import annotations
 
-import os
 import random
-import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -182,16 +180,16 @@ class Recovery:
         if seat.standby is not None:
             seat.standby.release()
         seat.standby = self._agent.make(role)
-        seat.standby.awaken(frame.pid, socket.socket(fileno=os.dup(fds[0])))
+        seat.standby.awaken(frame.pid, self._run.system.socket_of(fds[0]))
         self.tell(role, Event.STANDBY_UP)
         return True
 
     def _keep(self, runner: Runner, seat: _Seat, said: frames.Kept, fds: Sequence[int]) -> bool:
         try:
-            segment.check(fds[0], said.size)
+            what = fds[0], said.size, runner.role, runner.epoch
+            kept = self._run.system.adopt_segment(*what)
         except PeerError:
             return False
-        kept = segment.Segment(segment.readonly(fds[0]), said.size, runner.role, runner.epoch)
         if said.inheritable:
             seat.kept.close()
             seat.kept = kept
@@ -263,7 +261,7 @@ class Recovery:
         assert runner is not None and seat.story is not None, "a seat that was lost is taken over"
         wire, fds = agent.wire_frame(role, runner.epoch)
         seat.handed, kept = seat.kept, len(fds) if seat.kept.fd >= 0 else -1
-        fds += [segment.readonly(fd) for fd in (seat.kept.fd,) if fd >= 0]
+        fds += [self._run.system.readonly(fd) for fd in (seat.kept.fd,) if fd >= 0]
         seat.truncate, runner.outbox = truncate, agent.segments[role]
         self._adopt(seat)
         frame = frames.Takeover(wire, kept, truncate, seat.story.cause, agent.policy_learns)
@@ -281,7 +279,7 @@ class Recovery:
         runner, told = seat.successor, seat.story
         assert runner is not None and told is not None, "who resumes has taken over"
         self._agent.runners[role], seat.successor, seat.story = runner, None, None
-        fds = [segment.readonly(seat.kept.fd)] if seat.kept is not seat.handed else []
+        fds = [run.system.readonly(seat.kept.fd)] if seat.kept is not seat.handed else []
         runner.order(RunnerEvent.RESUME, frames.Resume(len(fds) - 1), fds)
         said = runner.said[frames.TakenOver]
         told.resumed(run.now(), runner.epoch, said, seat.truncate)

@@ -9,7 +9,6 @@ know (`frame`; False: a violation).
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from dsec.errors import PeerError
 from dsec.failover.detect import Idle, Overdue, Word
 from dsec.failover.diagnose import Evidence, Verdict, diagnose, hung
-from dsec.ipc import async_channel, channel, frames, launch, segment
+from dsec.ipc import async_channel, frames, segment
 from dsec.ipc.frames import AnyFrame, Phase, Role
 from dsec.ipc.logs import file_name
 from dsec.ipc.proc import Exit
@@ -55,12 +54,6 @@ _EVENTS: Mapping[type, RunnerEvent] = {
 _BAD = (RunnerEvent.FAILED, RunnerEvent.VIOLATION)
 # Where it is in no user code that we know of; its progress word may know better.
 _WAITING = (RunnerState.HOLDING, RunnerState.READY, RunnerState.TAKEN, RunnerState.RUNNING)
-
-
-def close_all(fds: Sequence[int]) -> None:
-    """Close descriptors."""
-    for fd in fds:
-        os.close(fd)
 
 
 class Runner:
@@ -118,14 +111,14 @@ class Runner:
         goes with it, `fds` are closed."""
         self._order = (frame, fds)
         self.apply(event)
-        close_all(self._order[1])  # of one that takes no such order any more
+        self._run.system.close_all(self._order[1])  # of one that takes no such order any more
         self._order = (None, ())
 
     def send(self, frame: AnyFrame | None, fds: Sequence[int] = ()) -> None:
         """Send a frame, close `fds`. A closed channel is no error: the process's end follows."""
         if self.channel is not None and frame is not None:
             self.channel.send(frame, fds)
-        close_all(fds)
+        self._run.system.close_all(fds)
 
     def descriptors(self) -> list[int]:
         """Open what it inherits, anew for each try: control socket, lifeline, stdout, stderr.
@@ -135,10 +128,12 @@ class Runner:
         """
         if self.channel is not None:
             self.channel.close()
-        run, (ours, theirs) = self._run, channel.pair()
+        run, (ours, theirs) = self._run, self._run.system.pair()
         self._connect(ours)
         try:
-            fds, self._stderr_from = launch.inherited(theirs, run.lifeline, run.logs, self._stem)
+            fds, self._stderr_from = run.system.inherited(
+                theirs, run.lifeline, run.logs, self._stem
+            )
         except OSError:
             self.release()
             raise
@@ -224,7 +219,7 @@ class Runner:
         try:
             self._take_frame(frame, fds)
         finally:
-            close_all(fds)
+            self._run.system.close_all(fds)
 
     def _take_frame(self, frame: AnyFrame, fds: Sequence[int]) -> None:
         if isinstance(frame, frames.Hello):
@@ -291,7 +286,7 @@ class Runner:
                     self.extend()
                 self._obey()
                 if self.outbox is not None:
-                    self._word = segment.ProgressWord(self.outbox.fd)
+                    self._word = self._run.system.progress_word(self.outbox.fd)
             case "ready" | "taken":
                 self._run.deadlines.drop(self)
                 self._owner.ready(self)
@@ -345,7 +340,7 @@ class Runner:
             # Of one that crashes the first look counts: its successor may write there by the next.
             word = self.word() if self._word is not None else None
             own = self.outbox
-            crash = segment.read_crash(own.fd) if own is not None and own.fd >= 0 else None
+            crash = self._run.system.read_crash(own.fd) if own is not None and own.fd >= 0 else None
             self._traces = self._wired_at, word, crash
         who = (self.agent, self.role, self.epoch, self.pid, end.signal, end.code, self._phase)
         limits = self._start.limits if isinstance(self._start, frames.Start) else {}

@@ -7,7 +7,6 @@ then forks what was asked of it meanwhile.
 
 from __future__ import annotations
 
-import os
 import random
 from collections import deque
 from collections.abc import Sequence
@@ -19,9 +18,8 @@ from dsec.failover.diagnose import blameless
 from dsec.failover.intensity import request_restart
 from dsec.ipc import frames
 from dsec.ipc.frames import AnyFrame, Phase, Role
-from dsec.ipc.launch import exec_zygote
 from dsec.kernel.machine import RunnerEvent, RunnerState
-from dsec.kernel.runner import Runner, close_all
+from dsec.kernel.runner import Runner
 from dsec.report import Death
 from dsec.spec import ImageSpec
 
@@ -143,9 +141,9 @@ class Zygote(Server):
         try:
             fds = runner.descriptors()
             try:
-                pid = exec_zygote(fds, self.run.environment)
+                pid = self.run.system.exec_zygote(fds, self.run.environment)
             finally:
-                close_all(fds)
+                self.run.system.close_all(fds)
         except (MachineError, OSError) as error:
             runner.forked(0, f"can't be started: {error}")
             return
@@ -205,7 +203,7 @@ class Zygote(Server):
                 continue
             self._asked[runner.name, runner.epoch] = runner
             assert self.runner is not None, "who is up has a runner"
-            self.runner.send(frames.Fork(runner.name, runner.epoch, os.getpid()), fds)
+            self.runner.send(frames.Fork(runner.name, runner.epoch, self.run.system.getpid()), fds)
         if self.up and self.runner is not None:
             if self._asked:
                 self.run.arm(self.runner, Phase.IDLE, FORK_TIMEOUT_S)

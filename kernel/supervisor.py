@@ -8,7 +8,6 @@ thread.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 import uuid
 from collections.abc import Callable, Iterable
@@ -22,9 +21,9 @@ from dsec.failover.diagnose import blames_the_config, of_image
 from dsec.failover.turns import Turns
 from dsec.failover.waves import Waves
 from dsec.hooks import Attendant, Hooks
-from dsec.ipc import launch, proc
+from dsec.ipc import launch
 from dsec.ipc.frames import ErrorInfo, Phase, Role
-from dsec.ipc.logs import Logs
+from dsec.ipc.system import SYSTEM, System
 from dsec.kernel import reap, spawn
 from dsec.kernel.agent import Agent
 from dsec.kernel.machine import AgentEvent, AgentState
@@ -49,6 +48,7 @@ class Supervisor:
             nobody else's children are reaped or killed. By default all children are ours.
         orphaned: says whether whoever was to outlive this process is gone.
         servers: makes the servers that read the agents' rings.
+        system: the machine that it runs on.
 
     Attributes:
         report: the run as it stands.
@@ -64,8 +64,9 @@ class Supervisor:
         shared_process: bool = False,
         orphaned: Callable[[], bool] = lambda: False,
         servers: Callable[[Supervisor], Iterable[Attendant]] = lambda run: (),
+        system: System = SYSTEM,
     ) -> None:
-        self.spec, self.hooks = spec, hooks
+        self.spec, self.hooks, self.system = spec, hooks, system
         self.reason = ""  # why the run drains
         self.zygotes: dict[str, spawn.Zygote] = {}
         self.agents = {agent.name: Agent(agent, self) for agent in spec.agents}
@@ -74,7 +75,7 @@ class Supervisor:
         self._over, self._killed, self._alone = asyncio.Event(), False, False
         self._error: Exception | None = None
         self.went_at = 0.0  # when the first agent got its Go
-        cores = len(os.sched_getaffinity(0))
+        cores = system.cores()
         self.waves: Waves[str] = Waves(self.agents, tree.starting_max(cores))
         self.turns: Turns[tuple[Recovery, Role]] = Turns(tree.spares_max(cores))
         self._dropped: list[Attendant] = []
@@ -91,8 +92,8 @@ class Supervisor:
             Exception: what a hook raised, or a fault of the kernel; all is killed by then.
         """
         images = tree.images(self.spec)
-        was_subreaper = proc.set_subreaper(True)
-        lifeline, alive = os.pipe()
+        was_subreaper = self.system.set_subreaper(True)
+        lifeline, alive = self.system.pipe()
         try:
             self._open(lifeline)
             try:
@@ -101,9 +102,9 @@ class Supervisor:
             finally:
                 await self._end()
         finally:
-            os.close(lifeline)
-            os.close(alive)
-            proc.set_subreaper(was_subreaper or not self._shared)
+            self.system.close(lifeline)
+            self.system.close(alive)
+            self.system.set_subreaper(was_subreaper or not self._shared)
         if self._error is not None:
             raise self._error
         return self.report
@@ -202,9 +203,10 @@ class Supervisor:
 
     def _open(self, lifeline: int) -> None:
         self.loop, self.lifeline, name = asyncio.get_running_loop(), lifeline, uuid.uuid4().hex
-        self.environment = launch.environment(name, deterministic=self.spec.deterministic)
-        self.logs = Logs(Path(self.spec.run_dir) / "logs", self.spec.log_bytes_max)
-        self.reaper = reap.Reaper(self.loop, f"{launch.MARK}={name}" if self._shared else "")
+        self.environment = self.system.environment(name, deterministic=self.spec.deterministic)
+        self.logs = self.system.logs(Path(self.spec.run_dir) / "logs", self.spec.log_bytes_max)
+        mark = f"{launch.MARK}={name}" if self._shared else ""
+        self.reaper = reap.Reaper(self.loop, mark, self.system)
 
     def _begin(self, images: tuple[ImageSpec, ...]) -> None:
         for image in images:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from dsec import tree
 from dsec.engine.attendant import AttendantServer
-from dsec.ipc import frames, segment
+from dsec.ipc import frames
 from dsec.ipc.frames import AnyFrame, Role
 from dsec.ipc.segment import Segment
 from dsec.report import AtomsReport, Death
@@ -71,7 +71,7 @@ class Atoms(AttendantServer):
         """Hand it on, to be read."""
         if self.up and self.name not in self.run.agents[agent].served:
             sections = frames.Sections(agent, int(role), kept.size)
-            self.tell(sections, [segment.readonly(kept.fd)])
+            self.tell(sections, [self.run.system.readonly(kept.fd)])
 
     def settle(self, agent: str) -> None:
         """Have it take an agent's last atom."""

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from dsec.failover.detect import Pulse
 from dsec.ipc import frames
 from dsec.ipc.frames import AnyFrame, Phase, Role
-from dsec.ipc.proc import read_stat
 from dsec.ipc.segment import Segment
 from dsec.kernel.machine import RunnerState
 from dsec.kernel.runner import Runner
@@ -151,7 +150,7 @@ class AttendantServer(Server):
         runner = self.runner
         if not self.up or runner is None or runner.state is not RunnerState.RUNNING:
             return
-        stat = read_stat(runner.pid)
+        stat = self.run.system.read_stat(runner.pid)
         owes = self.finishing or any(
             each.settling or (each.segments and self.name not in each.wired)
             for each in self.run.agents.values()
