@@ -118,3 +118,30 @@ class Unkept:
     def pid(self) -> int:
         """Tell the process."""
         return os.getpid()
+
+
+class Fragile:
+    """Counts; the first of its processes that gets to `dies_at` dies of it.
+
+    Args:
+        dies_at: the count that is fatal; none if negative.
+        crumb: a file that says that one has died.
+    """
+
+    def __init__(self, dies_at: int = -1, crumb: str = "") -> None:
+        self.counted, self.dies_at, self.crumb = 0, dies_at, crumb
+
+    def reset(self, **_row: object) -> None:
+        """Begin anew; what was counted stays."""
+
+    def count(self) -> int:
+        """Count."""
+        self.counted += 1
+        if self.counted == self.dies_at and not Path(self.crumb).exists():
+            Path(self.crumb).touch()
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return self.counted
+
+    def total(self) -> int:
+        """Tell what was counted."""
+        return self.counted
