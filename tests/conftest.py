@@ -1,4 +1,4 @@
-"""What every test gets: the leak check, the Hypothesis profiles and the watchdog.
+"""What every test gets: the leak check, the Hypothesis profiles, the watchdog, and its orphans.
 
 Owns only what is common to all rooms. `dev` is quick and looks elsewhere each time; `ci` (chosen
 by the environment variable CI) always draws the same examples, so that a red build is the
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,8 +17,9 @@ from hypothesis import settings
 
 from tests import watchdog
 from tests.leaks import no_leaks, pytest_runtest_makereport
+from tests.subreaper import is_subreaper, set_subreaper
 
-__all__ = ["no_leaks", "pytest_runtest_makereport", "watched"]
+__all__ = ["adopts_nobody", "no_leaks", "pytest_runtest_makereport", "watched"]
 
 # Under nohup, or as a job in the background of a shell, these are ignored, and so they would be in
 # every program that a test starts. What such a program does then has tests of its own.
@@ -32,6 +33,16 @@ settings.register_profile("nightly", max_examples=20_000, deadline=None)
 settings.load_profile(
     os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev")
 )
+
+
+@pytest.fixture(autouse=True)
+def adopts_nobody(no_leaks: None) -> Iterator[None]:
+    """A program is no subreaper, unless a supervisor runs in it: that makes it one for good, and
+    orphans that another test's programs leave to init would come to it as zombies."""
+    was = is_subreaper()
+    set_subreaper(False)
+    yield
+    set_subreaper(was)
 
 
 @pytest.fixture

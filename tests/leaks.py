@@ -10,9 +10,9 @@ environment. Whatever the test starts inherits it through any number of forks, e
 re-parentings, and /proc/PID/environ shows it. Direct children are found by their parent as well,
 which also shows zombies.
 
-Shared memory has no such sign. Where several workers (pytest-xdist) test side by side, a name that
-nobody uses may be what another worker's test will still resume from: it is a leak only if it is
-there when the tests that ran beside this one have ended, too.
+Shared memory has no such sign. Where several processes test side by side (workers of pytest-xdist,
+or another checkout), a name that nobody uses may be what another's test will still resume from: it
+is a leak only if it is there when the tests that ran beside this one have ended, too.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ from typing import Any
 import pytest
 
 MARK = "DSEC_TEST_MARK"
+BOARD = "DSEC_TEST_BOARD"  # a folder; empty if nobody else tests
 GRACE_S = 3.0  # what the operating system may take to tear down what a test has already ended
-OTHERS_S = 60.0  # what the tests of other workers may take to end
+OTHERS_S = 60.0  # what the tests of other processes may take to end
 SHARED = "shared memory"
 PROC = Path("/proc")
 SHM = Path("/dev/shm")
@@ -210,42 +211,58 @@ def kill_and_reap(pids: Iterable[int], within_s: float = 5.0) -> None:
 
 
 def board() -> Path | None:
-    """The folder where the workers of this run write which test they are at; None if alone."""
-    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
-    return Path(tempfile.gettempdir()) / f"dsec-tests-{run}" if run else None
+    """The folder where each process that tests writes which test it is at; None: it is alone."""
+    folder = os.environ.get(BOARD, str(Path(tempfile.gettempdir()) / f"dsec-tests-{os.geteuid()}"))
+    return Path(folder) if folder else None
 
 
 @contextlib.contextmanager
 def at_work(mark: str) -> Iterator[None]:
-    """Tell the other workers that a test runs here."""
+    """Tell the other processes that a test runs here."""
     if (folder := board()) is None:
         yield
         return
-    folder.mkdir(exist_ok=True)
-    mine = folder / os.environ["PYTEST_XDIST_WORKER"]
+    folder.mkdir(mode=0o700, exist_ok=True)
+    mine = folder / str(os.getpid())
     mine.write_text(mark)
     try:
         yield
     finally:
-        mine.unlink()
+        mine.unlink(missing_ok=True)
+
+
+def beside() -> set[str]:
+    """The tests that other living processes are at."""
+    found: set[str] = set()
+    if (folder := board()) is None or not folder.exists():
+        return found
+    for each in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if not (PROC / each.name).exists():
+                each.unlink()
+            elif each.name != str(os.getpid()):
+                found.add(each.read_text())
+    return found
 
 
 def until_others_ended(limit_s: float) -> None:
-    """Wait until every test that another worker is at now has ended."""
-    if (folder := board()) is None:
-        return
-
-    def tests() -> set[tuple[str, str]]:
-        found = set()
-        for each in folder.iterdir():
-            with contextlib.suppress(FileNotFoundError):
-                found.add((each.name, each.read_text()))
-        return found
-
-    beside = tests()
+    """Wait until every test that another process is at now has ended."""
+    running = beside()
     deadline = time.monotonic() + limit_s
-    while beside & tests() and time.monotonic() < deadline:
+    while running & beside() and time.monotonic() < deadline:
         threading.Event().wait(0.05)
+
+
+def left_shared(before: set[str]) -> list[str]:
+    """Shared memory that was not there before and that nobody uses, nor another process's test."""
+
+    def left() -> list[str]:
+        new = sorted(shm_entries() - before)
+        return [f"{SHARED} {SHM / name}" for name in new if not used_elsewhere(name, set())]
+
+    if left():
+        until_others_ended(OTHERS_S)
+    return left()
 
 
 def settled_leaks(before: Snapshot) -> list[str]:
@@ -256,7 +273,7 @@ def settled_leaks(before: Snapshot) -> list[str]:
     deadline = time.monotonic() + GRACE_S
     while (found := before.leaks()) and time.monotonic() < deadline:
         threading.Event().wait(0.02)  # nothing can be awaited here: the leak is by definition lost
-    if found and board() is not None and all(each.startswith(SHARED) for each in found):
+    if found and all(each.startswith(SHARED) for each in found):
         until_others_ended(OTHERS_S)
         found = before.leaks()
     return found

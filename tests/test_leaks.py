@@ -85,7 +85,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[st
         [*argv, folder / "test_planted.py"],
         folder / "out",
         timeout_s=60,
-        env={"PYTHONPATH": str(watchdog.ROOT), "PYTEST_XDIST_TESTRUNUID": ""},
+        env={"PYTHONPATH": str(watchdog.ROOT), leaks.BOARD: ""},
     )
     for entry in Path("/dev/shm").glob("dsec-leak-*"):
         entry.unlink()
@@ -135,12 +135,12 @@ def test_waiting_for_a_program_that_has_ended_fails_at_once(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("left", [False, True])
-def test_what_a_test_of_another_worker_still_uses_is_no_leak_of_this_one(
+def test_what_a_test_of_another_process_still_uses_is_no_leak_of_this_one(
     left: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leaks, "GRACE_S", 0.1)
-    monkeypatch.setattr(leaks, "board", lambda: tmp_path)
-    other = tmp_path / "gw9"
+    monkeypatch.setenv(leaks.BOARD, str(tmp_path))
+    other = tmp_path / str(os.getppid())
     other.write_text("its test")
     entry = leaks.SHM / f"dsec-leak-{os.getpid()}"
 

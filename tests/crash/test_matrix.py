@@ -75,8 +75,7 @@ def run_both(folder: Path, cells: list[Cell]) -> Batch:
         except watchdog.HungError:
             batch.left += [leaks.process_line(pid) for pid in leaks.marked(mark)]
             leaks.kill_and_reap(leaks.marked(mark))
-    new = leaks.shm_entries() - before
-    batch.left += [f"/dev/shm/{name}" for name in new if not leaks.used_elsewhere(name, set())]
+    batch.left += leaks.left_shared(before)
     batch.left += [name for run in done for name in temporary(run.run_dir)]
     return batch
 

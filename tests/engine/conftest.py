@@ -1,4 +1,4 @@
-"""A supervisor makes its process a subreaper for good; the next test must not adopt strangers."""
+"""A kernel at a socket, for the tests of a file."""
 
 from __future__ import annotations
 
@@ -8,17 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dsec.ipc import proc
 from tests import watchdog
 from tests.engine.talker import COMMAND, PATIENCE_S
-
-
-@pytest.fixture(autouse=True)
-def adopts_as_before() -> Iterator[None]:
-    was = proc.set_subreaper(False)
-    proc.set_subreaper(was)
-    yield
-    proc.set_subreaper(was)
 
 
 @pytest.fixture(scope="module")

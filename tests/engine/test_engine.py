@@ -31,14 +31,6 @@ def write(folder: Path, steps: int) -> str:
     return str(path)
 
 
-@pytest.fixture(autouse=True)
-def adopts_nobody(adopts_as_before: None) -> None:
-    """As a user's program is."""
-    from dsec.ipc import proc
-
-    proc.set_subreaper(False)
-
-
 def test_a_run_without_an_event_loop(tmp_path: Path) -> None:
     with Engine.spawn_sync() as engine:
         assert isinstance(engine, SyncEngine) and engine.alive

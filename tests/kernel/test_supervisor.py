@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from dsec.ipc import proc
 from dsec.ipc.frames import Role
 from dsec.ipc.ring import (
     FLAG_BOUNDARY,
@@ -33,6 +32,7 @@ from dsec.report import AgentReport, RunReport
 from dsec.spec import AgentSpec
 from tests import leaks
 from tests.kernel.helpers.stage import ENDLESS, Recording, Stage, agent, states
+from tests.subreaper import is_subreaper
 
 pytestmark = [pytest.mark.slow, pytest.mark.guarantee("G8")]
 
@@ -267,7 +267,6 @@ def test_without_a_recorder_nothing_is_counted(tmp_path: Path) -> None:
 
 def test_a_supervisor_in_a_thread_of_somebodys_program(tmp_path: Path) -> None:
     """Its host's children are neither reaped nor killed, and its host is as it was before."""
-    proc.set_subreaper(False)
     with (
         subprocess.Popen([sys.executable, "-c", "pass"]) as brief,
         subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]) as lasting,
@@ -282,7 +281,7 @@ def test_a_supervisor_in_a_thread_of_somebodys_program(tmp_path: Path) -> None:
         assert brief.wait(1) == 0, "its status is still there for its parent"
         assert lasting.poll() is None
         lasting.kill()
-    assert not proc.set_subreaper(False)
+    assert not is_subreaper()
 
 
 def test_at_rest_an_agent_takes_few_descriptors(tmp_path: Path) -> None:
