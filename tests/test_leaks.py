@@ -147,7 +147,7 @@ def test_what_a_test_of_another_process_still_uses_is_no_leak_of_this_one(
     def end_of_the_other_test() -> None:
         if not left:
             entry.unlink()
-        other.write_text("its next test")
+        other.unlink()
 
     # Later than the grace, so that only waiting for the other test can tell whose it is.
     ending = threading.Timer(0.5, end_of_the_other_test)
