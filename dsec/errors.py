@@ -215,6 +215,10 @@ class RunDirAbsent(MachineError):
     """What was named as a run directory is none."""
 
 
+class RunDamaged(MachineError):
+    """A file that a run is to go on from isn't what was written. Nothing was changed."""
+
+
 class AgentUnknown(MachineError):
     """A run has no agent of this name."""
 

@@ -19,6 +19,7 @@ import os
 import secrets
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ class RunDir:
         self._lock_fd = lock_fd
         self._made = made
         self._reopened = reopened
+        self._way_back: tuple[Callable[[], None], Callable[[], None]] | None = None
 
     def __enter__(self) -> RunDir:
         return self
@@ -55,12 +57,40 @@ class RunDir:
             os.close(self._lock_fd)
             self._lock_fd = -1
 
+    def on_discard(self, put_back: Callable[[], None], forget: Callable[[], None]) -> None:
+        """Say how what was changed in a directory that was reopened is taken back, and how the
+        means for that are given up."""
+        self._way_back = put_back, forget
+
+    def take_back(self) -> None:
+        """Let a directory that was reopened be as it was then.
+
+        Raises:
+            OSError: something can't be written.
+        """
+        way, self._way_back = self._way_back, None
+        if way is not None:
+            way[0]()
+
+    def settle(self) -> None:
+        """What was changed stays. Idempotent."""
+        way, self._way_back = self._way_back, None
+        if way is not None:
+            way[1]()
+
     def discard(self) -> None:
         """Take away what this run has left, because it never began: a name in its configuration
         leads nowhere, say, and the next try should find the directory free. What an earlier run has
-        left stays where it is."""
+        left is as it was before.
+
+        Raises:
+            OSError: that can't be written.
+        """
         if self._reopened:
-            self.close()
+            try:
+                self.take_back()
+            finally:
+                self.close()
             return
         for name in (*TRACES, LOCK_FILE):
             path = self.path / name

@@ -78,12 +78,14 @@ class PoolSpec:
         name: the segment's.
         persist: it may outlive the run.
         snapshot_intervals: by group, the steps between two atoms of which the latest few are kept.
+        space: the name space of its UUIDs, two 64-bit numbers; None: a random one.
     """
 
     name: str
     size_mb: int
     persist: bool
     snapshot_intervals: dict[str, int]
+    space: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

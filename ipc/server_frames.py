@@ -104,7 +104,8 @@ class PoolStart(Frame, tag="pool_start", frozen=True):
     """First frame to the server of the atoms: the pool that it makes, or goes on with.
 
     `name` is the pool's, `agents` how many the run has, `persist` whether the pool may outlive it.
-    Newest atoms go to `run_dir`/atoms, so that they do in any case.
+    Newest atoms go to `run_dir`/atoms, so that they do in any case. `space` is the name space of
+    the run's atoms, two 64-bit numbers; none: a random one.
     """
 
     run_dir: str
@@ -112,6 +113,7 @@ class PoolStart(Frame, tag="pool_start", frozen=True):
     size_mb: int
     persist: bool
     agents: int
+    space: tuple[int, int] | None = None
 
 
 class Enrol(Frame, tag="enrol", frozen=True):

@@ -3,13 +3,16 @@
 An agent goes on from a sequence number n. What the journal has of it before transition n stays, and
 observation n, which stands with transition n - 1; everything from transition n on is done again.
 One block says so for each agent (a CUT, see blocks.py), so that a kill at any instruction leaves
-the former recording or the one to go on with. Knows raw records, and no space.
+the former recording or the one to go on with. What is to be written is known, and all that stays is
+proven, before anything is written. Knows raw records, and no space.
 """
 
 from __future__ import annotations
 
+import bisect
 import struct
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -26,32 +29,64 @@ _FLAGS_AT: Final = 26
 """Where a record's header has its flags (dsec_head of ipc/record.h)."""
 
 
-def go_on(path: Path, first: Mapping[str, int], ending: Collection[str] = ()) -> None:
-    """Cut a journal back, and open it again if it was closed.
+@dataclass(frozen=True, slots=True)
+class Cutting:
+    """What is to be written into a journal, so that it goes on.
+
+    Attributes:
+        path: where the journal lay when this was decided.
+        end: its length without a torn tail.
+        cuts: the block of each agent that is cut back, by its index.
+    """
+
+    path: Path
+    end: int
+    run: Run
+    cuts: Mapping[int, Block]
+
+
+def decide(path: Path, first: Mapping[str, int], ending: Collection[str] = ()) -> Cutting:
+    """Find out how a journal is cut back, and read all of it that stays. Changes nothing.
 
     Args:
         path: the journal; nobody else writes it.
         first: for each agent that goes on the first transition that is to come. Agents of which
-            the journal holds nothing need no cut; others are left as they are.
+            the journal holds nothing need no cut; others stay as they are.
         ending: agents that end right there: their streams' last observation stays the last.
 
     Raises:
-        JournalError: it is damaged, or holds less of an agent than that; it is as it was then.
-        DiskError: there is no room; some agents may be cut and others not yet.
+        JournalError: what stays is damaged, or is less of an agent than that.
     """
     with JournalReader(path) as journal:
         cuts = {}
         for agent in journal.index.agents:
             name = agent.declaration.agent
-            if name in first:
+            n = first.get(name)
+            stays = agent.batches if n is None else agent.batches[: _needed(agent, n)]
+            for offset in stays:
+                journal.read(offset)
+            if n is not None:
                 goes_on = name not in ending
-                block = _cut(journal, agent, first[name], goes_on=goes_on)
-                cuts[agent.declaration.index] = block
-        run = journal.index.run or Run("", 0)
-    writer = JournalWriter(path, run)
+                cuts[agent.declaration.index] = _cut(journal, agent, n, goes_on=goes_on)
+        return Cutting(path, journal.index.end, journal.index.run or Run("", 0), cuts)
+
+
+def carry_out(decided: Cutting, path: Path) -> None:
+    """Cut a journal back, and open it again if it was closed.
+
+    Args:
+        path: where it lies by now.
+
+    Raises:
+        JournalError: it can't be written, or is not what it was.
+        DiskError: there is no room; some agents may be cut and others not yet.
+    """
+    writer = JournalWriter(path, decided.run)
     try:
+        if writer.index.end != decided.end:
+            raise JournalError(f"{path} was written by somebody else meanwhile")
         writer.append(Kind.RESUMED)
-        for number, block in cuts.items():
+        for number, block in decided.cuts.items():
             writer.append(
                 *(Kind.CUT, *block.parts),
                 agent=number,
@@ -62,6 +97,11 @@ def go_on(path: Path, first: Mapping[str, int], ending: Collection[str] = ()) ->
         writer.sync()
     finally:
         writer.close()
+
+
+def _needed(agent: AgentIndex, n: int) -> int:
+    """How many batches begin before transition n."""
+    return bisect.bisect_left(agent.firsts, n)
 
 
 def _cut(journal: JournalReader, agent: AgentIndex, n: int, *, goes_on: bool) -> Block:
@@ -76,8 +116,7 @@ def _cut(journal: JournalReader, agent: AgentIndex, n: int, *, goes_on: bool) ->
     if n <= declared.first:
         return Block(0, Kind.CUT, declared.index, 0, declared.first, (nothing,) * 3)
     # The batch in which transition n - 1 is.
-    place = max(i for i, each in enumerate(agent.firsts) if each < n)
-    block = journal.read(agent.batches[place])
+    block = journal.read(agent.batches[_needed(agent, n) - 1])
     try:
         return _part(block, n, declared, goes_on=goes_on)
     except CorruptRingError as error:

@@ -237,7 +237,8 @@ def _open(start: PoolStart) -> ShmPool:
         error.key = "pool"  # type: ignore[attr-defined]
         raise
     try:
-        return ShmPool.create(start.name, start.size_mb << 20, persist=start.persist)
+        size, persist, space = start.size_mb << 20, start.persist, start.space
+        return ShmPool.create(start.name, size, persist=persist, space=space)
     except DsecError as error:
         error.key = _KEY  # type: ignore[attr-defined]
         raise

@@ -44,8 +44,9 @@ class Atoms(AttendantServer):
         """Which pool."""
         pool, spec = self._pool, self.run.spec
         return frames.PoolStart(
-            spec.run_dir, pool.name, pool.size_mb, pool.persist, spec.ranks or len(spec.agents)
-        )
+            spec.run_dir, pool.name, pool.size_mb, pool.persist, spec.ranks or len(spec.agents),
+            pool.space,
+        )  # fmt: skip
 
     def introduce(self, agent: Agent) -> None:
         """Who it is, and what its roles keep by now."""

@@ -9,7 +9,7 @@ in the supervisor; knows no numpy.
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,13 +17,22 @@ from typing import Any, Final
 import msgspec
 
 from dsec.config import Config, Loaded, agent_names, dump, load, loads
-from dsec.engine import origins
+from dsec.engine import identity, origins
 from dsec.engine.origins import Found, Wanted
 from dsec.engine.plan import Beginning, Quota, quotas
-from dsec.errors import AgentUnknown, AtomError, MachineError, NothingToFork, RunDirAbsent
+from dsec.errors import (
+    AgentUnknown,
+    AtomError,
+    AtomForeign,
+    MachineError,
+    NothingToFork,
+    RunDamaged,
+    RunDirAbsent,
+)
 from dsec.ipc.frames import Origin
 from dsec.rundir import RunDir
 from dsec.seeds import fork_seed
+from dsec.sml import spill
 
 ATOM: Final = "parent.atom"
 NAMES_MAX: Final = 8
@@ -122,31 +131,42 @@ def facts(branch: Branch) -> dict[str, Any]:
     return {"forked": msgspec.to_builtins(branch.lineage)}
 
 
-def lineage(run_dir: Path) -> Lineage | None:
+def lineage(run_dir: Path, known: Mapping[str, Any]) -> Lineage | None:
     """Where the agent of a run comes from; None where it began at its beginning.
 
+    Args:
+        known: what kernel.json says.
+
     Raises:
-        MachineError: kernel.json says so, but not in a way that can be read.
+        RunDamaged: it says so, but not in a way that can be read, or the atom is not there.
     """
     try:
-        known = json.loads((run_dir / "kernel.json").read_text())
-    except (OSError, ValueError):
-        return None  # who began there at the beginning needs none
-    if not isinstance(known, dict) or "forked" not in known:
-        return None
-    try:
-        return msgspec.convert(known["forked"], Lineage)
+        found = msgspec.convert(known["forked"], Lineage) if "forked" in known else None
     except msgspec.ValidationError as error:
-        raise MachineError(
-            f"{run_dir / 'kernel.json'} doesn't say what this run was forked from: {error}",
+        raise RunDamaged(
+            f"{run_dir / identity.FILE} doesn't say what this run was forked from: {error}",
             "Fork anew: dsec-kernel fork",
         ) from None
+    if found is None and not (run_dir / ATOM).exists():
+        return None  # who began at the beginning needs none
+    try:
+        body = spill.load(run_dir / ATOM).body
+        atom = origins.whole(body, run_dir / ATOM, Wanted(found.agent if found else "", 0))
+        if found is None or (atom.manifest.id, atom.manifest.seq) != (found.atom, found.seq):
+            raise AtomForeign(f"{run_dir / identity.FILE} names another")
+    except (AtomError, MachineError) as error:
+        raise RunDamaged(
+            f"the run in {run_dir} can't begin from {ATOM}: {type(error).__name__}: {error}",
+            "Fork anew: dsec-kernel fork",
+        ) from None
+    return found
 
 
 def _atom(fork: Fork, rank: int) -> tuple[Found, bytes]:
     folder = fork.run_dir / origins.FOLDER
     try:
-        found = origins.at(folder, Wanted(fork.agent, rank), fork.atom)
+        there = origins.left(folder, identity.read(fork.run_dir).space)
+        found = origins.at(there, Wanted(fork.agent, rank), fork.atom)
         return found, found.path.read_bytes()
     except AtomError as error:
         remedy = "Name one of those by --atom, or leave it out for the newest"

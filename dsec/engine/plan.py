@@ -84,6 +84,7 @@ def make_spec(
     open_files: int,
     dry: bool = False,
     starts: Mapping[str, Beginning | None] | None = None,
+    space: tuple[int, int] | None = None,
 ) -> RunSpec:
     """The kernel's orders.
 
@@ -96,6 +97,7 @@ def make_spec(
         dry: only construct, one agent of each entry, and record nothing.
         starts: where agents begin that don't begin at the beginning, by name; those with None are
             not to begin at all, for they are done.
+        space: the name space of the run's atoms; None: a random one.
 
     Raises:
         ConfigError: keywords that are too large to travel to a runner.
@@ -138,11 +140,11 @@ def make_spec(
         recorder_image=BASE_IMAGE,
         deterministic=config.run.deterministic,
         ranks=len(shares),
-        pool=_pool(config, run_dir),
+        pool=_pool(config, run_dir, space),
     )
 
 
-def _pool(config: Config, run_dir: str) -> PoolSpec | None:
+def _pool(config: Config, run_dir: str, space: tuple[int, int] | None) -> PoolSpec | None:
     if config.pool is None:
         return None
     return PoolSpec(
@@ -150,6 +152,7 @@ def _pool(config: Config, run_dir: str) -> PoolSpec | None:
         size_mb=config.pool.size_mb,
         persist=config.pool.persist,
         snapshot_intervals={agent.name: agent.snapshot_interval for agent in config.agents},
+        space=space,
     )
 
 

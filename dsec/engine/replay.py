@@ -25,7 +25,7 @@ from typing import IO, Any, Final
 import msgspec
 
 from dsec.config import agent_names, load
-from dsec.engine import fork
+from dsec.engine import fork, identity
 from dsec.engine.plan import make_spec
 from dsec.errors import AgentsDiffer, LengthsDiffer, MachineError, RecordingAbsent
 from dsec.ipc import frames, launch
@@ -107,7 +107,7 @@ def _runner(run_dir: Path, agent: str) -> RunnerSpec:
         raise AgentsDiffer(f"no agent {agent} in {run_dir}; there are {', '.join(known[:8])}{more}")
     open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     seed = config.run.seed or 0
-    root = fork.lineage(run_dir)
+    root = fork.lineage(run_dir, identity.read(run_dir).facts)
     starts = {root.agent: root.beginning(run_dir.resolve())} if root is not None else None
     spec = make_spec(loaded, run_dir=str(run_dir), seed=seed, open_files=open_files, starts=starts)
     (found,) = [each for each in spec.agents if each.name == agent]

@@ -1,16 +1,13 @@
 """Going on with a run that ended before its time: what there is of it, and whether it may go on.
 
-Owns the checks, which change nothing in the run directory, and then the few changes, in an order
-that leaves it fit to be resumed after a kill at any instruction. Agents that had done their part
-stay as they are; every other one goes on from its newest atom, or begins anew where it has none.
-What the recording has beyond that is cut off, for it is done again. Runs in the supervisor; knows
-no numpy.
+Owns the checks, which change nothing; what is to be changed then is reopen.py's. Agents that had
+done their part stay as they are; every other one goes on from its newest atom, or begins anew where
+it has none. What the recording has beyond that is cut off, for it is done again. Runs in the
+supervisor; knows no numpy.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,13 +24,16 @@ from dsec.config import (
     load,
     refusals,
 )
-from dsec.engine import fork, origins
-from dsec.engine.origins import Found, Wanted
+from dsec.engine import fork, identity, origins, reopen
+from dsec.engine.identity import Known
+from dsec.engine.origins import Found, Left, Wanted
 from dsec.engine.plan import Beginning, Quota, pool_name, quotas
-from dsec.errors import ConfigError, JournalError, MachineError
+from dsec.engine.reopen import Changes, unfit
+from dsec.errors import AtomError, ConfigError, JournalError, MachineError, PoolError
 from dsec.ipc.frames import Origin
 from dsec.report import AgentReport, RunReport
 from dsec.rundir import RunDir
+from dsec.sml.named import PREFIX, SHM
 
 
 @dataclass(slots=True)
@@ -47,6 +47,7 @@ class Past:
         changed: keys of the configuration that are not what they were.
         notes: what is to be said of atoms that were passed over, and of agents that begin anew.
         facts: of the earlier lives, for kernel.json.
+        changes: to the run directory, for the run to go on.
     """
 
     starts: dict[str, Beginning | None] = field(default_factory=dict)
@@ -57,8 +58,8 @@ class Past:
     facts: dict[str, Any] = field(default_factory=dict)
     recorded: bool = True
     journal: Path | None = None
-    pool: str = ""
     ending: frozenset[str] = frozenset()
+    changes: Changes | None = None
 
     def add_to(self, report: RunReport) -> None:
         """Let the report of this life be one of the whole run, in the configuration's order."""
@@ -83,8 +84,10 @@ def configuration(
 
     Raises:
         ConfigError: it is wrong, or differs where it must not.
+        RunDamaged: the run's own isn't what was written.
     """
-    recent = directory.path / "config.yaml"
+    recent = directory.path / identity.CONFIG
+    identity.check_config(directory.path, identity.read(directory.path))
     old = load(recent)
     loaded = load(config or recent, overrides)
     if loaded.config.run.seed is None:  # drawn when the run began
@@ -97,18 +100,19 @@ def configuration(
 
 
 def look(directory: RunDir, loaded: Loaded, changed: list[Change]) -> Past:
-    """Find out where every agent begins. Changes nothing, but for atoms that only a pool has, which
-    come to disk.
+    """Find out where every agent begins, and what has to be changed for that. Changes nothing.
 
     Raises:
-        MachineError: the recording is not what it was, or there is nothing left to do.
+        MachineError: something of the run is not what it was, a living process has its pool, or
+            there is nothing left to do.
     """
     from dsec.runners.journal import AgentIndex
 
     path, config = directory.path, loaded.config
     past = Past(changed=changed, recorded=config.record.format != "none")
-    past.facts = _earlier(path)
-    root = fork.lineage(path)
+    written = identity.read(path)
+    past.facts = _earlier(written)
+    root = fork.lineage(path, written.facts)
     known: dict[str, AgentIndex] = {}
     if past.recorded:
         past.journal, known = _journal(path)
@@ -125,11 +129,10 @@ def look(directory: RunDir, loaded: Loaded, changed: list[Change]) -> Past:
             if past.recorded:
                 there = index.seq_committed + 1 if index is not None else 0
                 most = there if most is None else min(most, there)
-            wanted.append(Wanted(name, rank, most))
-    past.pool = pool_name(config.run.name, str(path))
-    if config.pool is not None:
-        origins.rescue(path / origins.FOLDER, past.pool)
-    found, past.notes = origins.newest(path / origins.FOLDER, wanted)
+            wanted.append(Wanted(name, rank, most, width))
+    pool = pool_name(config.run.name, str(path)) if config.pool is not None else ""
+    atoms, found = _atoms(path, written.space, pool, wanted)
+    past.notes = atoms.notes
     for name, atom in found.items():
         _begin_from(past, name, atom, *shares[name], root)
     anew = [each.name for each in wanted if each.name not in found and each.most]
@@ -145,7 +148,46 @@ def look(directory: RunDir, loaded: Loaded, changed: list[Change]) -> Past:
             f"the run in {path} has nothing left to do: all of its agents are done",
             "To go on for longer, give it more run.steps, as in --set run.steps=N",
         )
+    past.changes = _changes(path, past, atoms, pool)
     return past
+
+
+def _atoms(
+    path: Path, space: tuple[int, int] | None, pool: str, wanted: list[Wanted]
+) -> tuple[Left, dict[str, Found]]:
+    try:
+        atoms = origins.left(path / origins.FOLDER, space, pool)
+        return atoms, origins.newest(atoms, wanted)
+    except AtomError as error:
+        raise MachineError(
+            f"the run in {path} can't be resumed: {type(error).__name__}: {error}",
+            "Resume it with the dsec-kernel that wrote that, or, to go on from an older atom or"
+            " begin anew, move the file away",
+        ) from None
+    except PoolError as error:
+        raise MachineError(
+            f"the run in {path} can't be resumed: {type(error).__name__}: {error}",
+            f"If nothing in it is needed, remove it: rm {SHM / (PREFIX + pool)}",
+        ) from None
+
+
+def _changes(path: Path, past: Past, atoms: Left, pool: str) -> Changes:
+    from dsec.runners import cutting
+
+    first = {
+        name: start.origin.seq if start.origin is not None else 0
+        for name, start in past.starts.items()
+        if start is not None
+    }
+    ranks = {name: rank for rank, name in enumerate(past.starts)}
+    later = {ranks[name]: seq for name, seq in first.items()}
+    journal = None
+    if past.journal is not None:
+        try:
+            journal = cutting.decide(past.journal, first, past.ending)
+        except JournalError as error:
+            raise unfit(path, f"JournalError: {error}") from None
+    return Changes(journal, atoms, later, pool)
 
 
 def _begin_from(
@@ -166,33 +208,33 @@ def begin(directory: RunDir, past: Past) -> None:
     """Change the run directory from one that ended to one that goes on.
 
     Raises:
-        MachineError: the journal can't be written, or is damaged.
+        MachineError: something can't be written; everything is as it was then.
     """
-    from dsec.runners import cutting
-    from dsec.runners.journal import FILE_NAME
+    assert past.changes is not None, "look decided them"
+    reopen.carry_out(directory, past.changes)
 
-    path = directory.path
-    first = {
-        name: start.origin.seq if start.origin is not None else 0
-        for name, start in past.starts.items()
-        if start is not None
-    }
-    if past.journal is not None:
-        journal = path / FILE_NAME
-        try:
-            if past.journal != journal:
-                past.journal.rename(journal)
-            cutting.go_on(journal, first, past.ending)
-        except (JournalError, OSError) as error:
-            raise _unfit(path, str(error)) from None
-    ranks = {name: rank for rank, name in enumerate(past.starts)}
+
+def moved(directory: RunDir, past: Past, report: RunReport) -> bool:
+    """Whether this life has done one step of any agent, as far as is known."""
+    from dsec.runners.journal import FILE_NAME, KEPT_NAME, JournalReader
+
+    if not past.recorded:
+        return any(agent.steps for agent in report.agents.values())
+    paths = [p for n in (FILE_NAME, KEPT_NAME) if (p := directory.path / n).exists()]
+    if past.journal is None:
+        return bool(paths) and any(agent.steps for agent in report.agents.values())
     try:
-        later = {ranks[name]: seq for name, seq in first.items()}
-        origins.set_aside(path / origins.FOLDER, past.pool, later)
-    except OSError as error:
-        raise _unfit(path, f"atoms that lie beyond where it goes on stay: {error}") from None
-    with contextlib.suppress(FileNotFoundError):  # which says how an earlier life ended
-        (path / "summary.json").unlink()
+        with JournalReader(paths[0]) as reader:
+            there = {each.declaration.agent: each.transitions for each in reader.index.agents}
+            first = {each.declaration.agent: each.declaration.first for each in reader.index.agents}
+    except (IndexError, JournalError):
+        return True
+    begun = {name: start for name, start in past.starts.items() if start is not None}
+    return any(
+        first[name] + there.get(name, 0) > (start.origin.seq if start.origin is not None else 0)
+        for name, start in begun.items()
+        if name in first
+    )
 
 
 def _journal(path: Path) -> tuple[Path | None, dict[str, Any]]:
@@ -207,20 +249,13 @@ def _journal(path: Path) -> tuple[Path | None, dict[str, Any]]:
                 "Let an agent of it go on in a run of its own: see dsec-kernel fork --help",
             )
         if (path / "summary.json").exists():
-            raise _unfit(path, "its journal is gone")
+            raise unfit(path, "its journal is gone")
         return None, {}  # it never wrote any
     try:
         with JournalReader(journal) as reader:
             return journal, {each.declaration.agent: each for each in reader.index.agents}
     except JournalError as error:
-        raise _unfit(path, str(error)) from None
-
-
-def _unfit(path: Path, why: str) -> MachineError:
-    return MachineError(
-        f"the run in {path} can't be resumed: {why}",
-        "What it recorded can be read up to there with Recording.open(..., salvage=True)",
-    )
+        raise unfit(path, f"JournalError: {error}") from None
 
 
 def _agents(config: Config) -> list[tuple[str, int, Quota]]:
@@ -251,17 +286,12 @@ def _report(config: Config, index: Any) -> AgentReport:
     )  # fmt: skip
 
 
-def _earlier(path: Path) -> dict[str, Any]:
-    """What kernel.json says of earlier lives."""
-    try:
-        known = json.loads((path / "kernel.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    if not isinstance(known, dict):
-        return {}
+def _earlier(written: Known) -> dict[str, Any]:
+    """What kernel.json says of earlier lives, and of all."""
+    known = dict(written.facts)
+    stays = {key: known.pop(key) for key in ("id", "forked") if key in known}
     earlier = known.pop("earlier", [])
-    forked = {"forked": known.pop("forked")} if "forked" in known else {}
-    return forked | {"earlier": [*(earlier if isinstance(earlier, list) else []), known]}
+    return stays | {"earlier": [*(earlier if isinstance(earlier, list) else []), known]}
 
 
 def facts(past: Past) -> dict[str, Any]:

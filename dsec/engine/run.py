@@ -21,18 +21,18 @@ from typing import TYPE_CHECKING, Any
 
 from dsec import __version__, rundir, signals
 from dsec.config import Loaded, Override, dump, load
-from dsec.engine import footprint, preflight
+from dsec.engine import footprint, identity, preflight
 from dsec.engine import fork as forking
 from dsec.engine import resume as resuming
 from dsec.engine.advice import remedy
 from dsec.engine.diagnose import config_problems
-from dsec.engine.plan import Quota, make_spec, quotas
+from dsec.engine.plan import Quota, make_spec, pool_name, quotas
 from dsec.engine.progress import Meter
 from dsec.engine.recount import recount
 from dsec.engine.showing import View, make_hooks
 from dsec.engine.stop import StopSignals
 from dsec.engine.summary import Exit, details, exit_code, totals
-from dsec.errors import ConfigError, DsecError, MachineError, PoolOwned
+from dsec.errors import ConfigError, Diagnostic, DsecError, MachineError, PoolExists, PoolOwned
 from dsec.ipc import memory, proc
 from dsec.report import RunReport
 from dsec.seeds import fresh_run_seed
@@ -131,6 +131,8 @@ def run(options: RunOptions, view: View) -> Outcome:
         raise
     except (ConfigError, MachineError) as error:
         where = str(claimed[0].path) if claimed else None
+        for directory in claimed:
+            directory.take_back()
         return _failed(error, where)
     except MemoryError:
         return _failed(_no_memory(), str(claimed[0].path) if claimed else None)
@@ -167,28 +169,46 @@ def _run(options: RunOptions, view: View, claimed: list[rundir.RunDir]) -> Outco
     if seed is None:
         seed = fresh_run_seed()
     starts = past.starts if past is not None else None
+    if past is None and loaded.config.pool is not None:
+        _free_pool_name(pool_name(loaded.config.run.name, str(directory.path)))
     if branch is not None:
         starts = forking.begin(directory, branch)
+    run_id = past.facts.get("id", "") if past is not None else identity.fresh()
     spec = make_spec(
-        loaded, run_dir=str(directory.path), seed=seed, open_files=open_files, starts=starts
-    )
+        loaded, run_dir=str(directory.path), seed=seed, open_files=open_files, starts=starts,
+        space=identity.space_of(run_id) if run_id else None,
+    )  # fmt: skip
     resolved = loaded.config.model_copy(
         update={"run": loaded.config.run.model_copy(update={"seed": seed})}
     )
-    facts = _kernel_facts(options.argv)
+    facts = ({"id": run_id} if run_id else {}) | _kernel_facts(options.argv)
     if past is not None:
         resuming.begin(directory, past)
         facts |= resuming.facts(past)
     if branch is not None:
         facts |= forking.facts(branch)
-    directory.write_text("config.yaml", dump(resolved))
-    directory.write_json("kernel.json", facts)
+    text = dump(resolved)
+    directory.write_json(identity.FILE, identity.sealed(facts, text))
+    directory.write_text(identity.CONFIG, text)
     view.begin(str(directory.path), len(spec.agents), seed)
     if past is not None:
         _tell(view, past)
     if branch is not None:
         view.log("info", "forked", **forking.facts(branch)["forked"])
     return _supervised(spec, loaded, directory, view, past)
+
+
+def _free_pool_name(name: str) -> None:
+    """A run that is new has a pool that is: what a killed one left there goes.
+
+    Raises:
+        PoolOwned, PoolExists: somebody writes it, or it was to be kept.
+    """
+    if not discard(name):
+        raise PoolExists(
+            f"an earlier run in the same place has left pool {name}, and it was to be kept",
+            f"See what it holds: dsec-rdma-gc {name}; to take it away: --force --persisted",
+        )
 
 
 def _tell(view: View, past: resuming.Past) -> None:
@@ -220,9 +240,13 @@ def _supervised(
                 discard(spec.pool.name)  # its server may have been killed before it could do so
     ledger.supervisor_peak = footprint.own_peak_bytes()
     problems = config_problems(loaded, report, dry=False)
-    if problems and not any(agent.steps for agent in report.agents.values()):
-        directory.discard()
-        return _failed(ConfigError(problems), None)
+    ended = Exit.CONFIG if problems else exit_code(report)
+    nothing = not any(agent.steps for agent in report.agents.values())
+    if past is not None:
+        nothing = ended is not Exit.DONE and not resuming.moved(directory, past, report)
+    if nothing and (problems or past is not None):
+        return _came_to_nothing(directory, problems, report, ended, ledger)
+    directory.settle()
     if past is not None:
         past.add_to(report)
     if not report.files:
@@ -236,6 +260,20 @@ def _supervised(
     except MachineError as unwritten:  # whoever reads the output has the numbers all the same
         code, error = Exit.MACHINE, error or unwritten
     return Outcome(code, numbers, error, report)
+
+
+def _came_to_nothing(
+    directory: rundir.RunDir,
+    problems: list[Diagnostic],
+    report: RunReport,
+    code: Exit,
+    ledger: footprint.Ledger,
+) -> Outcome:
+    """The directory is left as it was found."""
+    directory.discard()
+    if problems:
+        return _failed(ConfigError(problems), None)
+    return Outcome(code, totals(report, None, ledger), _failure(report, code), report)
 
 
 def validate(config: Path, overrides: Sequence[Override], scratch: Path, view: View) -> Outcome:

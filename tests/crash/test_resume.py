@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from dsec.engine import identity
 from dsec.engine.plan import pool_name
 from dsec.errors import PoolAbsent, PoolError
 from dsec.ipc.frames import EnvSettings
@@ -77,10 +78,12 @@ def plans(agents: list[dict[str, Any]]) -> list[AgentPlan]:
 
 def put_atoms(run_dir: Path, agents: list[dict[str, Any]], seqs: list[int]) -> None:
     """Atoms of every agent at these sequence numbers."""
-    every = plans(agents)
+    every, space = plans(agents), identity.read(run_dir).space
+    assert space is not None
     for rank, plan in enumerate(every):
         for seq in seqs:
-            stored(run_dir / "atoms", lived(plan, seq, rank=rank, ranks=len(every)))
+            atom = lived(plan, seq, rank=rank, ranks=len(every), space=space)
+            stored(run_dir / "atoms", atom)
 
 
 def recording(run_dir: Path) -> dict[str, str]:

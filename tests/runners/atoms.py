@@ -32,14 +32,16 @@ from dsec.sml.pool_shm import ShmPool
 from tests.runners.kernel import AgentPlan
 
 
-def lived(plan: AgentPlan, seq: int, *, rank: int = 0, ranks: int = 1) -> Atom:
+def lived(
+    plan: AgentPlan, seq: int, *, rank: int = 0, ranks: int = 1, space: ids.Space = (7, 8)
+) -> Atom:
     """The atom of an agent that has published observation `seq`, and not acted on it."""
     with _own_generators(), _sessions(plan) as session:
         stage = Stage(session[Role.ENV])
         life = _Life(plan, session, stage)
         for n in range(seq):
             life.step(n)
-        atom = life.capture(seq, rank, ranks)
+        atom = life.capture(seq, rank, ranks, space)
         stage.close()
     return atom
 
@@ -122,7 +124,7 @@ class _Life:
     def _copy(self) -> Any:
         return self._record.layout.copy(self._made.obs)
 
-    def capture(self, seq: int, rank: int, ranks: int) -> Atom:
+    def capture(self, seq: int, rank: int, ranks: int, space: ids.Space) -> Atom:
         env = []
         for i, each in enumerate(self._stage.envs):
             codec_found, notes = find_codec(each, seed=1)
@@ -134,7 +136,7 @@ class _Life:
             window = RewardWindow(0, 0, self._n, b"", b"", _actor(self._reward))
         number = ids.deterministic(seq, ranks, rank)
         manifest = Manifest(
-            number, ids.to_uuid((7, 8), number), self._name, rank, self._stage.episodes, 0, seq
+            number, ids.to_uuid(space, number), self._name, rank, self._stage.episodes, 0, seq
         )
         return Atom(
             manifest,
