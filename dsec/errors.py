@@ -345,8 +345,8 @@ class AtomTorn(RemotePoolError):
     write, and its writer is gone."""
 
 
-class AtomRecycled(RemotePoolError):
-    """The place of an atom holds another one now: it was freed while it was being read."""
+class AtomRecycled(RemotePoolError, PoolBusy):
+    """The place of an atom was freed and used for others under every try of a reader far away."""
 
 
 class FencedOut(RemotePoolError):

@@ -9,7 +9,7 @@ from pathlib import Path
 from cffi import FFI
 
 HERE = Path(__file__).resolve().parent
-SOURCES = ("xxh3.c", "arena.c", "view.c", "pool.c", "chain.c")
+SOURCES = ("xxh3.c", "arena.c", "view.c", "pool.c", "chain.c", "words.c")
 
 ffibuilder = FFI()
 for name in ("pool.cdef.h", "chain.cdef.h"):

@@ -166,3 +166,9 @@ int asa_prove(uint64_t word, uint64_t id, const void *copy, uint64_t room);
 int64_t asa_fetch(asa_desk *d, uint64_t id);
 int asa_look(asa_view *v, uint64_t cell, asa_found *out);
 uint64_t asa_scan(asa_view *v, uint64_t *cell, asa_found *out, uint64_t most);
+
+/* ---- words.c: for pools on different machines */
+uint64_t asa_where(uint64_t id, uint64_t ncells, uint32_t *tag);
+void asa_seal(asa_head *head, const void *body);
+void asa_word_store(void *at, uint64_t word);
+uint64_t asa_word_load(const void *at);

@@ -110,6 +110,11 @@ class _Segment:
         return self._view.space[0], self._view.space[1]
 
     @property
+    def mapping(self) -> tuple[int, int]:
+        """Address and length of the segment in this process: for who registers it."""
+        return int(ffi.cast("uintptr_t", self._base)), self._segment.size
+
+    @property
     def persist(self) -> bool:
         """May it outlive its kernel?"""
         return bool(self._view.flags & lib.ASA_PERSIST)
@@ -387,6 +392,15 @@ class ShmPool(_Segment):
         """See PoolReader.usage; without looking at each atom."""
         pool = self._pool
         return self._usage(pool.live, pool.payload, pool.arena.used * lib.ASA_GRAIN)
+
+    def succeed(self) -> None:
+        """Be its next writer, in the same place: as after close and adopt, but the mapping stays,
+        which others may be reading."""
+        lib.asa_pool_close(self._pool)
+        rc = lib.asa_pool_open(self._pool, self._base, self._segment.size, 1)
+        if rc != lib.ASA_OK:
+            raise LocalError(f"pool {self.name}: used after close, or no memory ({rc})")
+        self.dropped = int(self._pool.dropped)
 
     def unlink(self) -> None:
         """Take its name away; readers keep what they have mapped."""

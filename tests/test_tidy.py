@@ -42,7 +42,6 @@ CALLS_ALLOWED: dict[tuple[str, str], str] = {
 }
 # module -> why it lives although no code names it
 ALIVE: dict[str, str] = {
-    "dsec.sml.remote.transport": "an interface, whose implementations are being written against it",
     "dsec.ipc.async_reader": "for a program that embeds the kernel and reads rings in its event"
     " loop; the wake-up protocol has to be whole for it",
 }

@@ -6,9 +6,9 @@ what. Rule 2: everything that two ends have to tell each other before bytes can 
 is one-sided. The process whose memory is touched takes no part in it that a caller could wait for,
 and nothing tells it that it happened.
 
-`tcp` (tcp.py) and `verbs` (dsec.sml.verbs) implement it; there is one suite that
-both pass. Everything runs in one asyncio loop, and no method may be called from
-another thread than the loop's.
+`tcp` (tcp.py) and `verbs` (dsec.sml.verbs) implement it; tests/sml/remote/test_transport.py is the
+suite that both pass. Everything runs in one asyncio loop, and no method may be called from another
+thread than the loop's.
 """
 
 from __future__ import annotations
