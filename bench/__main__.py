@@ -21,6 +21,7 @@ NAMES = {
     "import": "what a user waits for: import, --help, validate, the first step",
     "plots": "steps/s against agents and payload, as pictures in docs/ (not part of all)",
     "asa": "the pool of Agent State Atoms: size, churn, and reads against lmdb and pickle",
+    "pool": "atoms of another host over TCP, and of shm, beside memcpy and a plain socket, in GB/s",
     "chain": "the hash chain in the recorder beside what a transition costs it anyway",
     "failover": "SIGSEGV to the next observation against a fresh process; what protection costs",
     "exact": "runs whose runners are killed at random instants, compared with runs in peace",
