@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dsec import __version__, signals
+from dsec.cli.check import check
 from dsec.cli.compare import replay, verify
 from dsec.cli.doctor import doctor
 from dsec.cli.serve import serve
@@ -43,6 +44,7 @@ def cli() -> None:
     """A microkernel process supervisor for reinforcement-learning agents."""
 
 
+cli.add_command(check)
 cli.add_command(verify)
 cli.add_command(replay)
 cli.add_command(serve)

@@ -36,8 +36,10 @@ from dsec.ipc.terms import EnvSettings as EnvSettings
 from dsec.ipc.terms import ErrorInfo as ErrorInfo
 from dsec.ipc.terms import FailoverSettings as FailoverSettings
 from dsec.ipc.terms import Frame as Frame
+from dsec.ipc.terms import Harm as Harm
 from dsec.ipc.terms import Origin as Origin
 from dsec.ipc.terms import Phase as Phase
+from dsec.ipc.terms import PlannedFault as PlannedFault
 from dsec.ipc.terms import Protection as Protection
 from dsec.ipc.terms import Role as Role
 from dsec.ipc.terms import SegmentRef as SegmentRef
@@ -108,8 +110,8 @@ class Start(Frame, tag="start", frozen=True):
     `seed` is the agent's own 128-bit seed as 32 hex digits, derived from the run's seed and the
     agent's name; each role derives its streams from it. `steps` and `episodes` are this agent's
     quota (0 = no bound on that count). `limits` holds `open_files` and `memory_mb`, `cpus`
-    the cores that it may run on (empty: all). `chaos` is the chance of an injected fault at each
-    step, by its kind, `segv` or `hang`. `snapshot_interval` is the steps from one boundary marker
+    the cores that it may run on (empty: all). `chaos` is what it does to itself.
+    `snapshot_interval` is the steps from one boundary marker
     to the next; `atoms` says that the role keeps its state at each of them for the agent's atom,
     with the latest `reward_window` rewards in it.
     `origin` is the atom that the agent goes on from. `caller`:
@@ -135,7 +137,7 @@ class Start(Frame, tag="start", frozen=True):
     limits: dict[str, int] = msgspec.field(default_factory=dict)
     cpus: tuple[int, ...] = ()
     failover: FailoverSettings = FailoverSettings()
-    chaos: dict[str, float] = msgspec.field(default_factory=dict)
+    chaos: Harm = Harm()
     origin: Origin | None = None
     caller: str = ""
     deterministic: bool = False

@@ -161,6 +161,11 @@ class Outbox:
         return int(self.c.epoch)
 
     @property
+    def at(self) -> int:
+        """Number of the record that the progress word names."""
+        return int(self.c.seq)
+
+    @property
     def spin(self) -> int:
         """How often a wait polls (with sched_yield between) before it sleeps; 0 = sleep at once."""
         return int(self.c.poll.spin)

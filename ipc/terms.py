@@ -109,6 +109,31 @@ class FailoverSettings(msgspec.Struct, frozen=True):
     recycle_every: int = 0
 
 
+class PlannedFault(msgspec.Struct, frozen=True, array_like=True):
+    """A fault that a runner does to itself, once: right before its first call of that phase for
+    record `step` or a later one; with `after`, when that call has returned and nothing is told."""
+
+    kind: str
+    phase: int
+    step: int
+    after: bool = False
+
+
+class Harm(msgspec.Struct, frozen=True):
+    """What a runner does to itself, because `chaos` in a configuration asks for it.
+
+    `chances` is that of a fault at each step, by its kind. Each of the `planned` ones leaves a
+    file in `folder` first, by which a successor knows that it has happened.
+    """
+
+    chances: dict[str, float] = {}
+    planned: tuple[PlannedFault, ...] = ()
+    folder: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.chances or self.planned)
+
+
 class Protection(msgspec.Struct, frozen=True):
     """What a runner chose, and measured, to protect its state.
 

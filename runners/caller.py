@@ -175,7 +175,7 @@ class CallerWorker(env.EnvWorker):
         obs_rows, action_rows = self._grid.obs.single, self._actions.grid.single
         reward_rows, flags_rows = self._grid.reward[:, 0], self._grid.flags[:, 0]
         chaos, over, settle = session.start.chaos, stage.over, stage.settle
-        step = with_faults(stage.envs[0].step, chaos)
+        step = with_faults(stage.envs[0].step, chaos, Phase.STEP, self._outbox)
         n, next_mark = self._seq, self._next_mark
         turn = self._turn()
         take = turn.take
@@ -228,7 +228,7 @@ class CallerWorker(env.EnvWorker):
     def _serve_many(self) -> None:
         """The loop for a vector of environments, and for spaces without a fixed size."""
         session, reader = self._session, self._actions.reader
-        step = with_faults(self._requests.step, session.start.chaos)
+        step = with_faults(self._requests.step, session.start.chaos, Phase.STEP, self._outbox)
         read, grid = self._actions.read, self._grid
         n = self._seq
         try:

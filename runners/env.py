@@ -24,7 +24,7 @@ from dsec.ipc.layout import FLAG_INFRA, FLAG_TRUNCATED
 from dsec.ipc.overflow import Spill
 from dsec.ipc.ring import FLAG_BOUNDARY, FLAG_END, KIND_ACTION, KIND_OBS
 from dsec.ipc.turn import ROW_BITS, ROW_MASK, Turn
-from dsec.runners.chaos import with_faults
+from dsec.runners.chaos import with_faults, with_resets
 from dsec.runners.clone import ForkKeeping
 from dsec.runners.cuts import Cuts
 from dsec.runners.episode import EpisodeKeeping
@@ -56,7 +56,7 @@ class EnvWorker:
         self._wiring = wiring
         self._outbox = wiring.outbox
         self._stage = stage
-        stage.enter = wiring.outbox.enter
+        stage.enter = with_resets(wiring.outbox.enter, start.chaos)
         self._grid = EnvGrid(wiring.outbox, wiring.observation_space, n)
         self._record = self._grid.record
         self._actions = ActionStream(
@@ -245,7 +245,8 @@ class EnvWorker:
         write, read = self._record.layout.write, self._actions.layout.read
         obs_rows, action_rows = self._grid.obs.single, self._actions.grid.single
         reward_rows, flags_rows = self._grid.reward[:, 0], self._grid.flags[:, 0]
-        step = with_faults(self._stage.envs[0].step, session.start.chaos)
+        envs, chaos = self._stage.envs, session.start.chaos
+        step = with_faults(envs[0].step, chaos, Phase.STEP, self._outbox)
         settle = self._stage.settle
         n, next_mark = self._seq, self._next_mark
         turn = self._turn()
@@ -316,7 +317,8 @@ class EnvWorker:
     def _serve_many(self) -> None:
         """The loop for a vector of environments, and for spaces without a fixed size."""
         session, outbox, reader = self._session, self._outbox, self._actions.reader
-        fixed, step = self._record.fixed_bytes, with_faults(self._stage.step, session.start.chaos)
+        fixed = self._record.fixed_bytes
+        step = with_faults(self._stage.step, session.start.chaos, Phase.STEP, outbox)
         read, views_of_action = self._actions.read, self._actions.views
         unlike = self._variable or bool(self._actions.layout.variable)
         n = self._seq

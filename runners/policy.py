@@ -59,7 +59,7 @@ class PolicyWorker:
         self._actions = Grid(wiring.outbox, self._layout.views(wiring.outbox.buffer, HEAD_BYTES))
         self._spill = Spill(wiring.outbox)
         self._variable = bool(self._layout.variable or self._env.grid.record.layout.variable)
-        self._act = with_faults(policy.act, session.start.chaos)
+        self._act = with_faults(policy.act, session.start.chaos, Phase.ACT, wiring.outbox)
         self._heritage = heritage
         self._answered = Answered(wiring.outbox, heritage)
         self._guard: Guard | None = None
@@ -269,6 +269,7 @@ class PolicyWorker:
         session, outbox, env = self._session, self._outbox, self._env
         reader, guard = env.reader, self._guard
         learn = self._policy.learn
+        served = with_faults(learn, session.start.chaos, Phase.LEARN, outbox)
         zero_copy = self._zero_copy and not self._variable
         look_at_all = guard is not None or self._cuts is not None
         obs_before: Any = None
@@ -286,7 +287,7 @@ class PolicyWorker:
                         rewards.reader.release()
                     transition = env.transition(row, obs_before, action_before, reward)
                     session.phase = Phase.LEARN
-                    learn(transition)
+                    (served if n > self._answered.until else learn)(transition)
                     session.phase = Phase.ACT
                 flags = reader.flags
                 if flags & FLAG_END:

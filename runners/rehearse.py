@@ -24,7 +24,7 @@ from dsec.failover.codecs import codec_named, find_codec
 from dsec.failover.codecs.ambient import Ambient
 from dsec.failover.keep import Keeper, Snapshot
 from dsec.ipc import frames, segment
-from dsec.ipc.frames import EnvSettings, Phase, Role, TakenOver, Takeover, Wire
+from dsec.ipc.frames import EnvSettings, Harm, Phase, Role, TakenOver, Takeover, Wire
 from dsec.ipc.layout import decode_spaces, encode_spaces, ring_bytes
 from dsec.ipc.overflow import Spill
 from dsec.ipc.ring import KIND_ACTION, KIND_OBS, Outbox
@@ -88,7 +88,7 @@ def rehearse(session: Session, stage: Stage, serve: Serve) -> None:
 def take_over_from_nobody(session: Session, serve: Serve) -> Iterator[TakenOver]:
     """Take over from somebody who never was, a few times; give what would be answered."""
     world = EnvSettings(id="CartPole-v1")
-    start = msgspec.structs.replace(session.start, env=world, num_envs=1, chaos={}, steps=0)
+    start = msgspec.structs.replace(session.start, env=world, num_envs=1, chaos=Harm(), steps=0)
     double = _Deaf(session.channel, start, session.lifeline)
     double.draining = True  # its stream ends with the first record that it publishes
     stage = Stage(double)

@@ -79,7 +79,7 @@ class RewardWorker:
         self._session = session
         self._reward = reward
         chaos = session.start.chaos
-        self._faulty = with_faults(reward.compute, chaos)
+        self._faulty = with_faults(reward.compute, chaos, Phase.REWARD, wiring.outbox)
         self._passes_on = bool(getattr(reward, "passthrough", False)) and not chaos
         self._n = n
         self._outbox = wiring.outbox

@@ -38,7 +38,7 @@ def obstacles(own_fds: Collection[int], own_children: Collection[int]) -> tuple[
     """
     names = sorted(thread.name for thread in threading.enumerate() if thread.ident is not None)
     names.remove(threading.current_thread().name)
-    children = [pid for pid in _children() if pid not in own_children]
+    others = [pid for pid in children() if pid not in own_children]
     streams, files = [], []
     for fd, target in _targets(own_fds):
         if target.startswith(("socket:", "pipe:")):
@@ -47,7 +47,7 @@ def obstacles(own_fds: Collection[int], own_children: Collection[int]) -> tuple[
             files.append(target)
     found = (
         ("can't have its {} other Python threads ({})", names),
-        ("would share its {} child processes ({})", children),
+        ("would share its {} child processes ({})", others),
         ("would share its {} open pipes and sockets ({})", streams),
         ("would share its {} files open for reading and writing ({})", files),
         ("would share its {} mappings of shared memory ({})", _mappings()),
@@ -107,7 +107,7 @@ def _flags(fd: int) -> int:
     return fcntl.fcntl(fd, fcntl.F_GETFL)
 
 
-def _children() -> list[int]:
+def children() -> list[int]:
     """Child processes that have not ended."""
     found = []
     for task in Path("/proc/self/task").iterdir():

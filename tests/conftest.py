@@ -16,10 +16,7 @@ import pytest
 from hypothesis import settings
 
 from tests import watchdog
-from tests.leaks import no_leaks, pytest_runtest_makereport
 from tests.subreaper import is_subreaper, set_subreaper
-
-__all__ = ["adopts_nobody", "no_leaks", "pytest_runtest_makereport", "watched"]
 
 # Under nohup, or as a job in the background of a shell, these are ignored, and so they would be in
 # every program that a test starts. What such a program does then has tests of its own.
@@ -36,7 +33,7 @@ settings.load_profile(
 
 
 @pytest.fixture(autouse=True)
-def adopts_nobody(no_leaks: None) -> Iterator[None]:
+def adopts_nobody(dsec_no_leaks: None) -> Iterator[None]:
     """A program is no subreaper, unless a supervisor runs in it: that makes it one for good, and
     orphans that another test's programs leave to init would come to it as zombies."""
     was = is_subreaper()

@@ -11,7 +11,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests import leaks, watchdog
+from dsec.testing import leaks
+from tests import watchdog
 
 HEAD = """
 import asyncio, mmap, os, subprocess, sys, threading, time
@@ -75,11 +76,12 @@ PLANTED = {
 def planted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[str, str]]]:
     """One pytest run over all planted tests: for each, its failures and errors with their text."""
     folder = tmp_path_factory.mktemp("planted")
-    source = f"{HEAD}ORPHAN = {ORPHAN!r}\nfrom tests import leaks\nleaks.GRACE_S = 0.2\n"
+    source = f"{HEAD}ORPHAN = {ORPHAN!r}\nfrom dsec.testing import leaks\nleaks.GRACE_S = 0.2\n"
     for name, body in PLANTED.items():
         source += f"def test_{name}():\n" + textwrap.indent(textwrap.dedent(body), "    ") + "\n"
     (folder / "test_planted.py").write_text(source)
-    argv = [sys.executable, "-m", "pytest", "-p", "tests.leaks", "-p", "no:cacheprovider", "-q"]
+    argv = [sys.executable, "-m", "pytest", "-p", "dsec.testing.plugin", "-o", "dsec_leaks=true"]
+    argv += ["-p", "no:cacheprovider", "-q"]
     argv += ["-c", "/dev/null", "--rootdir", str(folder), "--junitxml", str(folder / "all.xml")]
     result = watchdog.run(
         [*argv, folder / "test_planted.py"],

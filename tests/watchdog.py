@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from tests import leaks
+from dsec.testing import leaks
 
 ROOT = Path(__file__).resolve().parent.parent
 

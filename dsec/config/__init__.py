@@ -13,7 +13,7 @@ from typing import Any
 
 from dsec.config.changes import Change, changes, refusals
 from dsec.config.check import agent_names, check
-from dsec.config.models import Agent, Chaos, Config
+from dsec.config.models import Agent, Chaos, Config, Fault
 from dsec.config.overrides import Override, apply, parse_override
 from dsec.config.source import KeyPath, Source, dotted, parse, read_file, render
 from dsec.errors import ConfigError, Diagnostic
@@ -23,6 +23,7 @@ __all__ = [
     "Change",
     "Chaos",
     "Config",
+    "Fault",
     "KeyPath",
     "Loaded",
     "Override",

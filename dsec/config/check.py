@@ -16,8 +16,9 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from dsec.config.faults import check_faults
 from dsec.config.kinds import AGENTS_MAX
-from dsec.config.models import ORCHESTRATOR, Config, Objective
+from dsec.config.models import ORCHESTRATOR, Config, Fault, Objective
 from dsec.config.source import KeyPath, Source, dotted, quoted
 from dsec.errors import Diagnostic
 
@@ -229,7 +230,8 @@ def _homes() -> dict[str, list[str]]:
             homes.setdefault(name, []).append(here)
             listed = typing.get_origin(info.annotation) is list
             for kind in _types(info.annotation):
-                if isinstance(kind, type) and issubclass(kind, BaseModel):
+                # What belongs to a planned fault, which programs write, nobody means elsewhere.
+                if isinstance(kind, type) and issubclass(kind, BaseModel) and kind is not Fault:
                     walk(kind, here + "[]" if listed else here)
 
     walk(Config, "")
@@ -258,6 +260,7 @@ def _across(source: Source) -> Iterator[Diagnostic]:
             yield source.diagnostic(("agents",), f"{total:,} agents in all; at most {AGENTS_MAX:,}")
         return
     yield from _check_names(source, agents)
+    yield from check_faults(source, _named(agents))
     if isinstance(run, dict) and len(_named(agents)) == len(agents):
         for key in ("steps", "episodes"):
             amount = run.get(key)

@@ -19,6 +19,7 @@ from pydantic import (
 from pydantic.config import JsonDict
 
 from dsec.config.kinds import (
+    STEPS_MAX,
     WEEK_S,
     AgentName,
     Amount,
@@ -358,6 +359,29 @@ class Pool(Model):
     )
 
 
+class Fault(Model):
+    """A fault that happens once, at the first call of its phase for that record or a later one."""
+
+    agent: AgentName = Field(description="Whose; with count its full name, as in cartpole-003.")
+    role: Literal["env", "policy", "reward"] = Field(description="Whose runner.")
+    phase: Literal["reset", "step", "act", "learn", "reward"] = Field(
+        description="The call: step or reset of an env, act or learn of a policy, reward of a "
+        "reward (its compute())."
+    )
+    step: Annotated[int, Field(ge=0, le=STEPS_MAX), BeforeValidator(whole)] = Field(
+        description="Number of the record, from 0: action, observation, reward n of the agent."
+    )
+    kind: Literal["segv", "abort", "kill", "hang", "stop", "exit", "exception"] = Field(
+        description="segv, abort, kill, stop: by that signal. hang: busy for ever. exit: leaves "
+        "its process with exit code 3. exception: raises."
+    )
+    instant: Literal["before", "after"] = Field(
+        default="before",
+        description="Of the call: before it, or after it, when nobody has heard of its result. A "
+        "reset has only before.",
+    )
+
+
 class Chaos(Model):
     """Faults to be injected, to see what they do to a run. Leave it out of any real one."""
 
@@ -373,6 +397,11 @@ class Chaos(Model):
         min_length=1,
         description="Whose runners: a step of a policy is one call of act(), of a reward one of "
         "compute(), be it the environment's own reward. What a successor does again is spared.",
+    )
+    faults: list[Fault] = Field(
+        default_factory=list,
+        description="Faults that are planned one by one, whatever the roles above; "
+        "`dsec-kernel chaos` writes such plans. Which of them happened is in RUN_DIR/chaos.",
     )
 
 

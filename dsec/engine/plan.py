@@ -21,11 +21,22 @@ from dsec.config import Agent, Chaos, Config, Loaded, agent_names
 from dsec.engine.images import BASE_IMAGE, Images
 from dsec.errors import ConfigError, FrameError
 from dsec.ipc import frames
-from dsec.ipc.frames import EnvSettings, FailoverSettings, Origin, Phase, Role, Start
+from dsec.ipc.frames import (
+    EnvSettings,
+    FailoverSettings,
+    Harm,
+    Origin,
+    Phase,
+    PlannedFault,
+    Role,
+    Start,
+)
+from dsec.ipc.logs import file_name
 from dsec.seeds import agent_seed
 from dsec.spec import AgentSpec, PoolSpec, RunnerSpec, RunSpec
 
 IMPORT_TIMEOUT_S = 120.0
+CHAOS_FOLDER = "chaos"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +115,7 @@ def make_spec(
     """
     config = loaded.config
     images = Images()
+    planned = _planned(config.chaos, run_dir)
     agents: list[AgentSpec] = []
     problems = []
     shares = quotas(config)
@@ -119,10 +131,13 @@ def make_spec(
             start = (starts or {}).get(name, Beginning())
             if start is not None and not (dry and number):
                 own = agent_seed(seed, name)
-                agents.append(_alike(model, name, own, rank, shares[rank], start, dry=dry))
+                made = _alike(model, name, own, rank, shares[rank], start, dry=dry)
+                agents.append(_harmed(made, planned.get(name)))
         try:
-            for runner in model.runners:
-                frames.encode(runner.start)
+            hurt = [each for each in agents[-len(names) :] if each.name in planned]
+            for each in (model, *hurt):
+                for runner in each.runners:
+                    frames.encode(runner.start)
         except FrameError as error:
             problems.append(loaded.diagnostic(("agents", index), f"too large: {error}"))
     if problems:
@@ -207,7 +222,7 @@ def agent_spec(
             limits=limits,
             cpus=tuple(sorted(set(agent.limits.cpus or ()))),
             failover=_failover(agent),
-            chaos=_chances(chaos, role),
+            chaos=Harm(_chances(chaos, role)),
             deterministic=deterministic,
             atoms=atoms,
             reward_window=agent.reward_window_size,
@@ -259,6 +274,42 @@ def _failover(agent: Agent) -> FailoverSettings:
     standby = given.standby if given.restarts.max else "none"
     every = given.recycle_every or 0
     return FailoverSettings(standby, given.protection_budget, every)
+
+
+def _planned(chaos: Chaos, run_dir: str) -> dict[str, dict[Role, Harm]]:
+    """The planned faults of each agent that has any."""
+    found: dict[str, dict[Role, list[PlannedFault]]] = {}
+    for fault in chaos.faults:
+        phase = Phase[fault.phase.upper()]
+        made = PlannedFault(fault.kind, phase, fault.step, fault.instant == "after")
+        mine = found.setdefault(fault.agent, {})
+        mine.setdefault(Role[fault.role.upper()], []).append(made)
+    folder = Path(run_dir).absolute() / CHAOS_FOLDER
+    return {
+        agent: {
+            role: Harm({}, tuple(faults), str(folder / fault_folder(agent, role.name)))
+            for role, faults in roles.items()
+        }
+        for agent, roles in found.items()
+    }
+
+
+def fault_folder(agent: str, role: str) -> str:
+    """Where, below CHAOS_FOLDER in a run directory, a runner's planned faults leave their files."""
+    return f"{file_name(agent)}.{role.lower()}"
+
+
+def _harmed(agent: AgentSpec, planned: Mapping[Role, Harm] | None) -> AgentSpec:
+    """The agent, with what is planned for it."""
+    if planned is None:
+        return agent
+    runners = []
+    for each in agent.runners:
+        harm = planned.get(each.role, Harm())
+        harm = msgspec.structs.replace(harm, chances=each.start.chaos.chances)
+        start = msgspec.structs.replace(each.start, chaos=harm)
+        runners.append(replace(each, start=start))
+    return replace(agent, runners=tuple(runners))
 
 
 def _chances(chaos: Chaos, role: Role) -> dict[str, float]:

@@ -29,7 +29,7 @@ from dsec.engine import fork, identity
 from dsec.engine.plan import make_spec
 from dsec.errors import AgentsDiffer, LengthsDiffer, MachineError, RecordingAbsent
 from dsec.ipc import frames, launch
-from dsec.ipc.frames import FailoverSettings, Phase, Role
+from dsec.ipc.frames import FailoverSettings, Harm, Phase, Role
 from dsec.report import signal_name
 from dsec.spec import RunnerSpec
 
@@ -75,7 +75,9 @@ def replay(run_dir: Path, agent: str, first: int = 0) -> Replay:
         MachineError: no process can be started.
     """
     runner = _runner(run_dir, agent)
-    start = msgspec.structs.replace(runner.start, failover=FailoverSettings("none", 0.0), chaos={})
+    start = msgspec.structs.replace(
+        runner.start, failover=FailoverSettings("none", 0.0), chaos=Harm()
+    )
     job = {
         "run_dir": str(run_dir.resolve()),
         "agent": agent,

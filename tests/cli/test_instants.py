@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import leaks, watchdog
+from dsec.testing import leaks
+from tests import watchdog
 from tests.cli.test_run import COMMAND, GOOD, KEYS
 
 pytestmark = [pytest.mark.slow, pytest.mark.guarantee("G8")]

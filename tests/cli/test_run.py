@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests import leaks, watchdog
+from dsec.testing import leaks
+from tests import watchdog
 
 pytestmark = pytest.mark.slow
 

@@ -22,7 +22,8 @@ import yaml
 from dsec.recording import Recording
 from dsec.runners.blocks import Kind
 from dsec.runners.journal import FILE_NAME, JournalReader
-from tests import leaks, watchdog
+from dsec.testing import leaks
+from tests import watchdog
 
 COMMAND = Path(sys.executable).with_name("dsec-kernel")
 WALK = "tests.crash.faulty:Walk"

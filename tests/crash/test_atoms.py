@@ -22,7 +22,8 @@ from dsec.recording import Recording
 from dsec.sml import codec, spill
 from dsec.sml.atom import Atom, Faith
 from dsec.sml.pool_shm import ShmPool, ShmReader
-from tests import leaks, watchdog
+from dsec.testing import leaks
+from tests import watchdog
 from tests.crash import runs
 from tests.crash.faulty import Walk
 

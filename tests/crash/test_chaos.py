@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -48,3 +49,48 @@ def test_policies_and_rewards_have_faults_where_that_is_asked_for(tmp_path: Path
     ]
     assert chains[0] == chains[1]
     assert all(chains[0].values())
+
+
+PLAN = [
+    ("env", "reset", 0, "kill", "before"),
+    ("env", "step", 11, "segv", "before"),
+    ("env", "step", 30, "exit", "after"),
+    ("env", "reset", 60, "exception", "before"),
+    ("policy", "act", 25, "kill", "after"),
+    ("policy", "learn", 41, "segv", "before"),
+    ("policy", "learn", 90, "exception", "after"),
+    ("reward", "reward", 33, "abort", "before"),
+    ("reward", "reward", 70, "exit", "after"),
+]
+
+
+@pytest.mark.guarantee("G3", "G12")
+def test_planned_faults_happen_where_they_were_planned_and_change_nothing(tmp_path: Path) -> None:
+    """In each phase of each role, before and after the call; each of them once."""
+    agent = runs.walker(
+        "own",
+        failover={"restarts": {"max": 1000}},
+        policy={"entry": "tests.crash.chaotic:Learner"},
+        reward={"entry": "tests.crash.chaotic:Halved"},
+    )
+    faults = [
+        {"agent": "own", "role": role, "phase": phase, "step": at, "kind": kind, "instant": instant}
+        for role, phase, at, kind, instant in PLAN
+    ]
+    chains = []
+    for name, plan in (("hit", faults), ("calm", [])):
+        (folder := tmp_path / name).mkdir()
+        config = runs.write_config(folder / "c.yaml", [agent], steps=150, chaos={"faults": plan})
+        done = runs.run(config, folder)
+        assert done.code == 0, done.stderr
+        chains.append(done.details["agents_by_name"]["own"]["chain"])
+        if plan:
+            failovers = done.details["failovers_in_order"]
+            assert all(each["exact"] for each in failovers), failovers
+            assert len(failovers) == len(PLAN)
+    left = [path for path in (tmp_path / "hit" / "run" / "chaos").rglob("*") if path.is_file()]
+    at = {(path.name, json.loads(path.read_text())["seq"]) for path in left}
+    exact = {(f"{at}.{phase}.{when}.{kind}", at) for _, phase, at, kind, when in PLAN}
+    # An episode has 25 steps: the reset that follows record 60 is the one at its end.
+    assert at == exact - {("60.reset.before.exception", 60)} | {("60.reset.before.exception", 74)}
+    assert chains[0] == chains[1]

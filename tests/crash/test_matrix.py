@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 from dsec.recording import Recording
-from tests import leaks, watchdog
+from dsec.testing import leaks
+from tests import watchdog
 from tests.crash import runs
 from tests.crash.matrix import AT, CELLS, FAULTS, QUOTA, Cell, Outcome, agent
 

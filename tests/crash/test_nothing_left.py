@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from dsec.runners.journal import FILE_NAME
-from tests import leaks, watchdog
+from dsec.testing import leaks
+from tests import watchdog
 from tests.crash import runs
 
 ENDLESS = 50_000_000

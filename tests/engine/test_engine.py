@@ -15,7 +15,8 @@ import pytest
 from dsec.engine import Engine, EngineDied, EngineRefused, Event, SyncEngine, methods, rpc
 from dsec.errors import ChannelTimeout, LocalError, SandboxFailed
 from dsec.sandbox import AgentSandbox
-from tests import leaks, watchdog
+from dsec.testing import leaks
+from tests import watchdog
 
 PATIENCE_S = 60.0
 RUN = """\

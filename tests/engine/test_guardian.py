@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from dsec.ipc.proc import read_stat
-from tests import leaks, watchdog
+from dsec.testing import leaks
+from tests import watchdog
 
 pytestmark = pytest.mark.slow
 

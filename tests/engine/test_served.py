@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from dsec.engine import rpc
-from tests import leaks, watchdog
+from dsec.testing import leaks
+from tests import watchdog
 from tests.engine.talker import COMMAND, PATIENCE_S, POLE, RUN, initialized, stdio
 
 # ---------------------------------------------------------------- runs and sandboxes

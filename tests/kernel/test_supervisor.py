@@ -30,7 +30,7 @@ from dsec.ipc.segment import Segment
 from dsec.kernel.machine import AgentState
 from dsec.report import AgentReport, RunReport
 from dsec.spec import AgentSpec
-from tests import leaks
+from dsec.testing import leaks
 from tests.kernel.helpers.stage import ENDLESS, Recording, Stage, agent, states
 from tests.subreaper import is_subreaper
 

@@ -13,7 +13,8 @@ import pytest
 
 from dsec.errors import EnvironmentLost, SandboxFailed
 from dsec.sandbox import AgentSandbox, TrackedEnv
-from tests import leaks, watchdog
+from dsec.testing import leaks
+from tests import watchdog
 from tests.sandbox.worlds import Cart, Trap
 
 CART = "tests.sandbox.worlds:Cart"

@@ -1,12 +1,11 @@
-"""What a test may not leave behind: processes, descriptors, shared memory, tasks and threads.
+"""What a piece of work may not leave behind: processes, descriptors, shared memory, tasks, threads.
 
-Owns the autouse fixture `no_leaks` (conftest.py imports it) and the two snapshots that it compares.
-Must know nothing of dsec: it looks at /proc and at the interpreter only, so that it also catches
-what dsec itself has lost track of. It is here because every promise of guarantee G8 is cheap to
-break in a place where nobody looks.
+Owns the snapshot that is compared with a later one. Must know nothing of the rest of dsec: it looks
+at /proc and at the interpreter only, so that it also catches what dsec itself has lost track of. It
+is here because every promise of guarantee G8 is cheap to break in a place where nobody looks.
 
-How a process is recognised as ours: each test runs with its own value of `DSEC_TEST_MARK` in the
-environment. Whatever the test starts inherits it through any number of forks, execs, sessions and
+How a process is recognised as ours: the work runs with its own value of `DSEC_TEST_MARK` in the
+environment. Whatever it starts inherits it through any number of forks, execs, sessions and
 re-parentings, and /proc/PID/environ shows it. Direct children are found by their parent as well,
 which also shows zombies.
 
@@ -27,16 +26,14 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 MARK = "DSEC_TEST_MARK"
 BOARD = "DSEC_TEST_BOARD"  # a folder; empty if nobody else tests
-GRACE_S = 3.0  # what the operating system may take to tear down what a test has already ended
+GRACE_S = 3.0  # what the operating system may take to tear down what the work has already ended
 OTHERS_S = 60.0  # what the tests of other processes may take to end
 SHARED = "shared memory"
 PROC = Path("/proc")
@@ -48,8 +45,6 @@ HARMLESS_TARGETS = {
     "/dev/random": "as /dev/urandom",
     "/dev/null": "pytest and faulthandler keep one for redirections",
 }
-
-CALL_FAILED = pytest.StashKey[bool]()
 
 
 def process_line(pid: int) -> str:
@@ -265,48 +260,35 @@ def left_shared(before: set[str]) -> list[str]:
     return left()
 
 
-def settled_leaks(before: Snapshot) -> list[str]:
-    """What is still there after a collection and a grace for the operating system."""
-    if not before.leaks():
+def settled(find: Callable[[], list[str]]) -> list[str]:
+    """What is still found after a collection and a grace for the operating system."""
+    if not find():
         return []
     gc.collect()
     deadline = time.monotonic() + GRACE_S
-    while (found := before.leaks()) and time.monotonic() < deadline:
+    while (found := find()) and time.monotonic() < deadline:
         threading.Event().wait(0.02)  # nothing can be awaited here: the leak is by definition lost
+    return found
+
+
+def settled_leaks(before: Snapshot) -> list[str]:
+    """A sentence for each thing that is there for good and was not there before."""
+    found = settled(before.leaks)
     if found and all(each.startswith(SHARED) for each in found):
         until_others_ended(OTHERS_S)
         found = before.leaks()
     return found
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    report = yield
-    if report.when != "teardown" and report.failed:
-        item.stash[CALL_FAILED] = True
-    return report
-
-
-@pytest.fixture(autouse=True)
-def no_leaks(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Generator[None, None, None]:
-    """Fail a test that leaves something behind, and name what.
-
-    After a test that failed anyway nothing is reported (its traceback keeps its objects alive),
-    but its processes are ended all the same.
-    """
-    mark = uuid.uuid4().hex
-    monkeypatch.setenv(MARK, mark)
-    before = Snapshot(mark)
-    with at_work(mark):
-        yield
-    if request.node.stash.get(CALL_FAILED, False):
-        kill_and_reap(before.processes())
-        return
-    found = settled_leaks(before)
-    kill_and_reap(before.processes())
-    if found:
-        pytest.fail("this test leaves behind:\n  " + "\n  ".join(found), pytrace=False)
+@contextlib.contextmanager
+def marked_work() -> Iterator[Snapshot]:
+    """What is started within carries a mark of its own; gives the snapshot of before."""
+    mark, outer = uuid.uuid4().hex, os.environ.get(MARK)
+    os.environ[MARK] = mark
+    try:
+        yield Snapshot(mark)
+    finally:
+        if outer is None:
+            del os.environ[MARK]
+        else:
+            os.environ[MARK] = outer
