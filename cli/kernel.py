@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dsec import __version__, signals
+from dsec.cli.chaos import chaos
 from dsec.cli.check import check
 from dsec.cli.compare import replay, verify
 from dsec.cli.doctor import doctor
@@ -45,6 +46,7 @@ def cli() -> None:
 
 
 cli.add_command(check)
+cli.add_command(chaos)
 cli.add_command(verify)
 cli.add_command(replay)
 cli.add_command(serve)

@@ -70,6 +70,7 @@ def parent_of(pid: int) -> int:
 
 
 def all_pids() -> list[int]:
+    """Every process that there is."""
     return [int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()]
 
 
@@ -95,6 +96,7 @@ def marked(mark: str) -> set[int]:
 
 
 def open_descriptors() -> dict[int, str]:
+    """Descriptors of this process, and what they lead to, but for the harmless ones."""
     found = {}
     for entry in Path("/proc/self/fd").iterdir():
         try:
@@ -113,6 +115,7 @@ def memfd_mappings() -> Counter[str]:
 
 
 def shm_entries() -> set[str]:
+    """Names in /dev/shm that are this user's."""
     try:
         return {entry.name for entry in SHM.iterdir() if entry.stat().st_uid == os.geteuid()}
     except OSError:
