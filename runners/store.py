@@ -238,7 +238,7 @@ def _open(start: PoolStart) -> ShmPool:
         raise
     try:
         size, persist, space = start.size_mb << 20, start.persist, start.space
-        return ShmPool.create(start.name, size, persist=persist, space=space)
+        return ShmPool.create(start.name, size, persist=persist, bound=True, space=space)
     except DsecError as error:
         error.key = _KEY  # type: ignore[attr-defined]
         raise

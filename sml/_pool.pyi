@@ -36,6 +36,7 @@ class _Lib:
     ASA_PINNED: int
     ASA_STANDBY: int
     ASA_PERSIST: int
+    ASA_BOUND: int
     ASA_BAD_MAGIC: int
     ASA_BAD_UNFINISHED: int
     ASA_BAD_OLD: int

@@ -2,8 +2,10 @@
 
 Owns their names, creation with all memory reserved, the owner's lock, and their end. The lock is
 flock(2) on the segment itself: the system lets go of it when its owner is gone, however it went.
-So a segment that nobody holds locked belongs to nobody, and whoever takes the lock may adopt or
-unlink it. It knows nothing of what is in a segment. posix_ipc is used here and nowhere else.
+Whoever takes the lock may adopt it. A kernel has a lock of another kind beside it (`hold`, an
+fcntl(2) lock of an open file): its server may die and be replaced, and the segment is nobody's in
+between, but not an orphan's. Where there is neither, it belongs to nobody, and may be unlinked.
+It knows nothing of what is in a segment. posix_ipc is used here and nowhere else.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import fcntl
 import mmap
 import os
 import re
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +28,7 @@ PREFIX = "dsec-pool-"
 SHM = Path("/dev/shm")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _TRIES = 1000  # to lock a segment that others look at, or keep replacing under this name
+_FLOCK = struct.Struct("@hhqqi4x")  # struct flock of Linux, 64 bits
 _RESERVE_BYTES = 64 << 20  # what the machine keeps
 
 
@@ -134,6 +138,53 @@ def adopt(name: str) -> Named:
     raise MachineError(f"pool {name} is being replaced all the time", "")
 
 
+def orphan(name: str) -> Named:
+    """Own a segment that has neither an owner nor a kernel that holds it: to take it away.
+
+    Raises:
+        PoolAbsent: there is none.
+        PoolOwned: one of them lives. It isn't touched.
+    """
+    found = adopt(name)
+    if _is_held(found.fd):
+        found.close()
+        raise PoolOwned(f"pool {name} belongs to a kernel, which lives", "End that run first.")
+    return found
+
+
+class Hold:
+    """Says that a kernel lives to which a segment belongs; until `release`, or the process ends.
+
+    Args:
+        name: of the segment.
+
+    Raises:
+        PoolAbsent: there is none.
+        MachineError: it can't be opened or locked.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._named = _open(name, read_only=True)
+        try:
+            fcntl.fcntl(self._named.fd, fcntl.F_OFD_SETLK, _record_lock(fcntl.F_RDLCK))
+        except OSError as error:
+            self._named.close()
+            raise MachineError(f"pool {name} can't be held: {error.strerror}", "") from None
+
+    def release(self) -> None:
+        """Again is no error."""
+        self._named.close()
+
+
+def _record_lock(kind: int) -> bytes:
+    return _FLOCK.pack(kind, os.SEEK_SET, 0, 1, 0)
+
+
+def _is_held(fd: int) -> bool:
+    found = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _record_lock(fcntl.F_WRLCK))
+    return bool(_FLOCK.unpack(found)[0] != fcntl.F_UNLCK)
+
+
 def attach(name: str) -> Named:
     """Open a segment for reading. Raises PoolAbsent."""
     return _open(name, read_only=True)
@@ -145,13 +196,14 @@ def names() -> list[str]:
 
 
 def owner_of(named: Named) -> int | None:
-    """The process that holds the lock; None if nobody does. 0: somebody whom we can't see."""
+    """The process that holds the lock; None if nobody does. 0: somebody whom we can't see, or a
+    kernel that lives while its server is being replaced."""
     try:
         fcntl.flock(named.fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return _holder(named.fd)[1]
     fcntl.flock(named.fd, fcntl.LOCK_UN)
-    return None
+    return 0 if _is_held(named.fd) else None
 
 
 def _open(name: str, *, read_only: bool) -> Named:

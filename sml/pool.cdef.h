@@ -27,7 +27,8 @@ enum {
     ASA_TRIES = 1000,   /* of a reader, before it says ASA_BUSY */
     ASA_PINNED = 1,     /* marks of an atom, in its cell */
     ASA_STANDBY = 2,
-    ASA_PERSIST = 1     /* flags of a segment: it may outlive its kernel */
+    ASA_PERSIST = 1,    /* flags of a segment: it may outlive its kernel */
+    ASA_BOUND = 2       /* its kernel holds it as long as it lives */
 };
 
 /* What is wrong with a segment or an atom; `what` is one of these. */

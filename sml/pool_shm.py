@@ -10,7 +10,6 @@ named segment can't be sealed. Runners that are not trusted run under a user of 
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 import time
 from collections.abc import Iterator
@@ -23,7 +22,6 @@ from dsec.errors import (
     AtomTooLarge,
     LocalError,
     MachineError,
-    PoolAbsent,
     PoolBusy,
     PoolCorrupt,
     PoolForeign,
@@ -257,6 +255,7 @@ class ShmPool(_Segment):
         *,
         atoms_max: int | None = None,
         persist: bool = False,
+        bound: bool = False,
         space: tuple[int, int] | None = None,
     ) -> ShmPool:
         """Make a pool; all its memory is reserved.
@@ -266,6 +265,8 @@ class ShmPool(_Segment):
             size_bytes: of the segment; rounded up to pages.
             atoms_max: size of the index, 16 bytes an atom; by default for atoms of 16 KiB.
             persist: may it outlive its kernel? Else dsec-rdma-gc takes it away when that is gone.
+            bound: a kernel holds it (named.hold) as long as it lives. If that and the writer are
+                gone, and nobody told it to `persist`, whoever starts next takes it away.
             space: name space of its UUIDs, two 64-bit numbers; by default random.
 
         Raises:
@@ -285,7 +286,7 @@ class ShmPool(_Segment):
             memory = segment.map()
             base = ffi.from_buffer("uint8_t[]", memory, require_writable=True)
             words = space or (secrets.randbits(64), secrets.randbits(64))
-            flags = lib.ASA_PERSIST if persist else 0
+            flags = (lib.ASA_PERSIST if persist else 0) | (lib.ASA_BOUND if bound else 0)
             now = int(time.time())
             rc = lib.asa_format(
                 base, segment.size, atoms, flags, ffi.new("uint64_t[2]", words), now
@@ -410,32 +411,3 @@ class ShmPool(_Segment):
         """See PoolReader.close. The segment stays, for whoever adopts it."""
         lib.asa_pool_close(self._pool)
         super().close()
-
-
-def discard(name: str) -> bool:
-    """Take away what a dead kernel left, unless it may outlive it. For a guardian's last act, and
-    for whoever starts a run under the same name again. Reads the header only.
-
-    Returns:
-        Is the name free now?
-
-    Raises:
-        PoolOwned: its writer lives.
-    """
-    try:
-        segment = named.adopt(name)
-    except PoolAbsent:
-        return True
-    try:
-        if segment.size:
-            with contextlib.closing(segment.map()) as memory:
-                view, base = ffi.new("asa_view *"), ffi.from_buffer("uint8_t[]", memory)
-                rc = lib.asa_view_open(view, base, segment.size)
-                ffi.release(base)
-            usable = rc == lib.ASA_OK or view.fault.what == lib.ASA_BAD_UNFINISHED
-            if not usable or (rc == lib.ASA_OK and view.flags & lib.ASA_PERSIST):
-                return False
-        segment.unlink()
-        return True
-    finally:
-        segment.close()

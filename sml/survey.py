@@ -105,7 +105,7 @@ def collect(
         )
     if found.problem:
         if found.unfinished:
-            segment = named.adopt(name)
+            segment = named.orphan(name)
             try:
                 segment.unlink()
             finally:

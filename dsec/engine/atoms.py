@@ -7,14 +7,17 @@ ends with an exit code that is not 0.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from dsec import tree
 from dsec.engine.attendant import AttendantServer
+from dsec.errors import MachineError
 from dsec.ipc import frames
 from dsec.ipc.frames import AnyFrame, Role
 from dsec.ipc.segment import Segment
 from dsec.report import AtomsReport, Death
+from dsec.sml.named import Hold
 
 if TYPE_CHECKING:
     from dsec.kernel.agent import Agent
@@ -28,6 +31,7 @@ class Atoms(AttendantServer):
     def __init__(self, run: Supervisor, pool: PoolSpec) -> None:
         super().__init__(run, "atoms", Role.SML, run.spec.recorder_image)
         self._pool = pool
+        self._hold: Hold | None = None
         run.report.atoms = AtomsReport()
 
     @property
@@ -47,6 +51,14 @@ class Atoms(AttendantServer):
             spec.run_dir, pool.name, pool.size_mb, pool.persist, spec.ranks or len(spec.agents),
             pool.space,
         )  # fmt: skip
+
+    def serving(self) -> None:
+        """The pool is there: while this kernel lives, nobody takes it away, whatever becomes of the
+        server."""
+        if self._hold is None:
+            with contextlib.suppress(MachineError):  # somebody has taken its name away already
+                self._hold = Hold(self._pool.name)
+        super().serving()
 
     def introduce(self, agent: Agent) -> None:
         """Who it is, and what its roles keep by now."""
@@ -100,8 +112,18 @@ class Atoms(AttendantServer):
                 return False
         return True
 
+    def release(self) -> None:
+        """As for every server; and the pool is nobody's."""
+        super().release()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._hold is not None:
+            self._hold.release()
+
     def ended(self, death: Death | None) -> None:
         """It is over: as it should be, or because it can't begin, or died too often."""
+        self._let_go()
         run, report = self.run, self._report
         done = self.runner.said.get(frames.PoolDone) if self.runner is not None else None
         if death is not None and not self.was_up and death.error is not None:

@@ -9,6 +9,7 @@ Steps don't pass through here. The descriptors of its rings wait here until the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import shutil
 import sys
@@ -24,12 +25,13 @@ from dsec.engine.handover import Parcels
 from dsec.engine.hosted import hosted_spec
 from dsec.engine.methods import AgentRow
 from dsec.engine.rpc import Code, Problem
-from dsec.errors import DsecError, MachineError
+from dsec.errors import DsecError, MachineError, PoolOwned
 from dsec.hooks import Hooks
 from dsec.ipc import datagrams, segment
 from dsec.ipc.frames import Role
 from dsec.ipc.segment import Segment
 from dsec.report import AgentReport, Death, Failover, RunReport
+from dsec.sml.orphans import discard
 
 if TYPE_CHECKING:
     from dsec.kernel.supervisor import Supervisor
@@ -185,6 +187,10 @@ class Sandbox:
         finally:
             if claimed is not None:
                 claimed.close()
+            pool = order.pool
+            if pool is not None and not pool["persist"]:
+                with contextlib.suppress(PoolOwned):  # by somebody else, which was said
+                    discard(pool["name"])  # its server may have been killed before it could do so
 
     def wired(self, attach: talk.Attach, fds: list[int]) -> None:
         """The rings of an agent are there."""

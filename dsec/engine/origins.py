@@ -121,7 +121,7 @@ def left(folder: Path, space: Space | None = None, pool: str = "") -> Left:
 def _from_pool(found: Left, name: str) -> None:
     """Add what a pool has and the disk hasn't: the last few of each agent."""
     try:
-        named.adopt(name).close()  # whoever gets the lock knows that nobody writes it
+        named.orphan(name).close()  # whoever gets the lock knows that nobody writes it
         reader = ShmReader(name)
     except (PoolAbsent, PoolUnfinished):
         return

@@ -36,7 +36,7 @@ from dsec.errors import ConfigError, Diagnostic, DsecError, MachineError, PoolEx
 from dsec.ipc import memory, proc
 from dsec.report import RunReport
 from dsec.seeds import fresh_run_seed
-from dsec.sml.pool_shm import discard
+from dsec.sml.orphans import discard, sweep
 
 if TYPE_CHECKING:
     from dsec.kernel.supervisor import Supervisor
@@ -144,6 +144,8 @@ def run(options: RunOptions, view: View) -> Outcome:
 
 
 def _run(options: RunOptions, view: View, claimed: list[rundir.RunDir]) -> Outcome:
+    for name, nbytes in sweep():
+        view.log("info", "a pool that a killed kernel left is gone", pool=name, bytes=nbytes)
     past: resuming.Past | None = None
     branch: forking.Branch | None = None
     if options.resume is None:

@@ -27,6 +27,7 @@ from dsec.engine.run import guard
 from dsec.engine.wire import Wire, peer_uid
 from dsec.errors import MachineError
 from dsec.ipc import proc
+from dsec.sml.orphans import sweep
 
 END_MAX_S = 15.0  # what processes may take to be gone once they are killed
 _BACKLOG = 64
@@ -232,6 +233,9 @@ class House:
     async def run(self, door: Door) -> int:
         """Serve until the end."""
         from dsec.engine.handover import Handover
+
+        for name, nbytes in sweep():
+            self.log("info", f"pool {name} of a killed kernel is gone, {nbytes:,} bytes")
 
         loop = asyncio.get_running_loop()
         handover = Handover(self.desk.folder / "handover.sock", self.desk.claim)

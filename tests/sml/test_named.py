@@ -14,8 +14,9 @@ import pytest
 
 from dsec.errors import LocalError, MachineError, PoolAbsent, PoolExists, PoolOwned
 from dsec.sml import named
+from dsec.sml.orphans import discard
 from dsec.sml.pool import Label
-from dsec.sml.pool_shm import ShmPool, ShmReader, discard
+from dsec.sml.pool_shm import ShmPool, ShmReader
 
 SIZE = 1 << 16
 # Holds a pool, says so, and waits for its end of the pipe to close; or is killed.
