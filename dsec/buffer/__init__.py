@@ -1,8 +1,8 @@
 """dsec.buffer: trajectories in a fraction of their memory, `TrajectoryBuffer`.
 
-Owns what users call, the threshold and who has to go for it. Steps come in whole, are compressed
-when they get older, and leave their reward behind in the end (lane.py). Nothing here starts a
-process or a thread; a buffer belongs to the thread that uses it.
+Owns what users call. Steps come in whole, are compressed when they get older, and leave their
+reward behind in the end (lane.py); who has to go for lack of memory is room.py's. Nothing here
+starts a process or a thread; a buffer belongs to the thread that uses it.
 """
 
 from __future__ import annotations
@@ -13,22 +13,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dsec.buffer import spans
-from dsec.buffer.arena import Arena, aligned
+from dsec.buffer import batches, spans
 from dsec.buffer.checks import float_dtype, whole_number
 from dsec.buffer.figures import MIB, Batch, Footprint, Hold, Usage, mib
-from dsec.buffer.lane import SEGMENT_BYTES, Claim, Lane, Tiers
-from dsec.buffer.leaves import Tree, alongside, joined
+from dsec.buffer.lane import Claim, Lane, Tiers
+from dsec.buffer.leaves import Tree
 from dsec.buffer.planes import Quantization
-from dsec.buffer.spans import Span
-from dsec.errors import BufferFull, BufferTooLarge, LocalError
-from dsec.ipc.memory import available_bytes
+from dsec.buffer.room import Room
+from dsec.errors import BufferTooLarge, LocalError
 
 __all__ = ["Batch", "Footprint", "Hold", "TrajectoryBuffer", "Usage"]
 
-_BLOCK_MIN = 64 << 10
 _STEP_BYTES = 8 + 8 + 1  # of a step's reward, its return and its end
-_PAGE = 4096
 
 
 class TrajectoryBuffer:
@@ -89,19 +85,17 @@ class TrajectoryBuffer:
         full = min(full_steps, max_length)
         self._tiers = Tiers(max_length, full, max(full, min(compressed, max_length)), key_every)
         self._decay = float(reward_decay)
-        self._threshold = int(gc_threshold_mb * MIB)
-        self._prealloc = int(burst_memory_prealloc_mb * MIB)
+        threshold = int(gc_threshold_mb * MIB)
+        self._room = Room(self._tiers, threshold, int(burst_memory_prealloc_mb * MIB))
         self._reward_dtype: np.dtype[Any] = np.dtype(np.float64)
         self._how = Quantization()
         self._random = np.random.default_rng(seed)
-        self._lanes: dict[str, Lane] = {}
+        self._lanes = self._room.lanes
         self._trees: tuple[Tree, Tree] | None = None
-        self._arena: Arena | None = None
-        self._claims: list[Claim] = []
-        if max_length * _STEP_BYTES > self._threshold:
+        if max_length * _STEP_BYTES > threshold:
             raise BufferTooLarge(
                 f"{max_length:,} rewards and returns take {mib(max_length * _STEP_BYTES)}, and "
-                f"gc_threshold_mb is {mib(self._threshold)}"
+                f"gc_threshold_mb is {mib(threshold)}"
             )
 
     # ------------------------------------------------------------------ coming in
@@ -141,99 +135,22 @@ class TrajectoryBuffer:
         if lane is None:
             lane = self._new_lane(agent, obs, action)
         parts = lane.checked(obs, action)
+        room = self._room
         if new:
-            self._admit(lane)
-        assert self._arena is not None
-        self._make_room(lane)
+            room.admit(lane)
+            self._trees = lane.obs, lane.action
+        assert room.arena is not None, "a lane is there"
+        room.make(lane, self._how)
         episode = lane.episode
-        for claim in self._claims:
+        for claim in room.claims:
             claim.goes_on(agent, lane.steps, episode, rollout)
-        lane.take(parts, value, ends, rollout, self._arena)
-        lane.age(self._held(lane))
+        lane.take(parts, value, ends, rollout, room.arena)
+        room.count(lane)
+        lane.age(room.held(lane))
 
     def _new_lane(self, agent: str, obs: Any, action: Any) -> Lane:
         trees = self._trees or (Tree(obs, "obs"), Tree(action, "action"))
         return Lane(agent, trees, self._tiers, self._reward_dtype)
-
-    def _admit(self, lane: Lane) -> None:
-        """Let a new agent in, if there is memory for it."""
-        size = self._planned(lane)
-        if self._arena is None:
-            block = _block(lane)
-            if size.fixed + block > self._threshold:
-                raise BufferTooLarge(
-                    f"one agent takes {mib(size.fixed)} before anything is compressed, and blocks "
-                    f"of {mib(block)} then, which is more than gc_threshold_mb "
-                    f"({mib(self._threshold)}): raise that, or lower max_length, full_steps or "
-                    "key_every"
-                )
-            free = available_bytes()
-            if free is not None and size.most > free:
-                raise BufferTooLarge(
-                    f"the buffer may take {mib(size.most)}, and this machine has {mib(free)} free: "
-                    "lower gc_threshold_mb to what there is"
-                )
-            blocks = (self._threshold - size.fixed) // block
-            self._arena = Arena(block, blocks, min(size.preallocated // block, blocks))
-            self._trees = lane.obs, lane.action
-        else:
-            while self._taken() + size.fixed > self._threshold:
-                if not self._free_one():
-                    raise BufferTooLarge(
-                        f"another agent takes {mib(size.fixed)} more, and the buffer has "
-                        f"{mib(self._taken())} of {mib(self._threshold)} (gc_threshold_mb) in use"
-                    )
-        self._lanes[lane.agent] = lane
-
-    def _make_room(self, lane: Lane) -> None:
-        """Do what is due before a step comes in, freeing the oldest where memory lacks."""
-        arena, first = self._arena, lane.steps - self._tiers.length
-        assert arena is not None
-        if first >= 0 and spans.touches(self._held(lane), first, first):
-            raise BufferFull(
-                f"step {first} of agent {lane.agent!r} is held, and max_length is "
-                f"{self._tiers.length:,}: release the hold, or raise max_length"
-            )
-        self._fit(SEGMENT_BYTES)
-        for store in lane.due():
-            coded, cast = store.code(self._how)
-            self._fit(SEGMENT_BYTES + arena.more(coded.nbytes), coded.nbytes)
-            place = arena.place(coded.parts, coded.nbytes)
-            assert place is not None, "an arena has as many blocks as the threshold"
-            store.placed(place, coded, cast)
-
-    def _fit(self, more: int, chunk: int = 0) -> None:
-        """Free what is oldest until so many bytes more are within the threshold.
-
-        Raises:
-            BufferFull: there is nothing to free that isn't held.
-        """
-        arena = self._arena
-        assert arena is not None
-        while self._taken() + more > self._threshold or (chunk and not arena.has_room(chunk)):
-            if not self._free_one():
-                raise BufferFull(
-                    f"the buffer has {mib(self._taken())} of {mib(self._threshold)} "
-                    "(gc_threshold_mb) in use and all that could be freed is held: release a hold, "
-                    "or raise gc_threshold_mb"
-                )
-            more = min(more, SEGMENT_BYTES + arena.more(chunk)) if chunk else more
-
-    def _free_one(self) -> bool:
-        """Free the chunk that the reward's decay weighs least; whether there was one."""
-        oldest: tuple[int, Lane] | None = None
-        for lane in self._lanes.values():
-            chunk = lane.oldest_chunk(self._held(lane))
-            if chunk is not None and (oldest is None or lane.steps - chunk.last > oldest[0]):
-                oldest = lane.steps - chunk.last, lane
-        if oldest is None:
-            return False
-        lane = oldest[1]
-        held = self._held(lane)
-        chunk = lane.oldest_chunk(held)
-        assert chunk is not None
-        lane.give_up(chunk, held)
-        return True
 
     # ------------------------------------------------------------------ going out
 
@@ -252,57 +169,10 @@ class TrajectoryBuffer:
         """
         whole_number(batch_size, "batch_size", 1)
         lanes = [self._lane(agent)] if agent is not None else list(self._lanes.values())
-        ranges = [lane.sampled(self._held(lane)) for lane in lanes]
-        counts = [spans.count(each) for each in ranges]
-        total = sum(counts)
-        if not total:
-            raise LocalError("there is nothing to sample yet: push a step and its successor first")
-        drawn = self._random.integers(total, size=batch_size)
-        bounds = np.cumsum([0, *counts])
-        of = np.searchsorted(bounds, drawn, side="right") - 1
-        steps = np.empty(batch_size, np.int64)
-        for i in np.unique(of):
-            rows = of == i
-            steps[rows] = spans.nth(ranges[i], drawn[rows] - bounds[i])
-        return self._batch(lanes, of, steps)
-
-    def _batch(self, lanes: list[Lane], of: NDArray[np.int64], steps: NDArray[np.int64]) -> Batch:
-        """The transitions at these steps of these lanes."""
-        n, picked = len(steps), np.unique(of)
-        parts = [(np.flatnonzero(of == i), lanes[i]) for i in picked]
-        found = [self._rows(lane, steps[rows]) for rows, lane in parts]
-        if len(found) == 1:
-            columns = found[0]
-        else:
-            back = np.argsort(np.concatenate([rows for rows, _ in parts]))
-            columns = [joined(column, back) for column in zip(*found, strict=True)]
-        assert self._trees is not None
-        obs, action = self._trees
-        k, tail = len(obs.leaves), len(obs.leaves) + len(action.leaves)
-        reward, done, returns = columns[tail + k :]
-        return Batch(
-            obs=obs.build(columns[:k]),
-            action=action.build(columns[k:tail]),
-            reward=reward,
-            next_obs=obs.build(columns[tail : tail + k]),
-            done=done,
-            returns=returns,
-            step=steps,
-            agent=[lanes[i].agent for i in of] if len(picked) > 1 else [lanes[picked[0]].agent] * n,
-        )
-
-    def _rows(self, lane: Lane, steps: NDArray[np.int64]) -> list[Any]:
-        """Observations and actions, next observations, reward, done and return of steps."""
-        n, places = len(steps), steps % self._tiers.length
-        done = lane.dones[places]
-        after = np.where(done, steps, steps + 1)
-        read = lane.read(np.concatenate([steps, after]))
-        k = len(lane.obs.leaves)
-        returns = lane.returns(self._decay, steps)
-        now = [leaf[:n] for leaf in read]
-        last = [lane.rewards[places], done, returns]
-        kind = lane.obs.leaves[0]  # rewards and flags come as tensors where observations do
-        return [*now, *(leaf[n:] for leaf in read[:k]), *(alongside(each, kind) for each in last)]
+        ranges = [lane.sampled(self._room.held(lane)) for lane in lanes]
+        of, steps = batches.draw(self._random, ranges, batch_size)
+        assert self._trees is not None, "something was drawn"
+        return batches.batch(lanes, self._trees, self._decay, of, steps)
 
     @property
     def rewards(self) -> NDArray[Any]:
@@ -337,14 +207,14 @@ class TrajectoryBuffer:
         """
         claim = Claim(agent, episode, rollout)
         for lane in self._lanes.values():
-            claim.found(lane, self._held(lane))
-        self._claims.append(claim)
+            claim.found(lane, self._room.held(lane))
+        self._room.claims.append(claim)
 
         def release() -> None:
-            if claim in self._claims:
-                self._claims.remove(claim)
+            if claim in self._room.claims:
+                self._room.claims.remove(claim)
                 for lane in self._lanes.values():
-                    lane.sweep(self._held(lane))
+                    lane.sweep(self._room.held(lane))
 
         return Hold(release)
 
@@ -354,16 +224,9 @@ class TrajectoryBuffer:
         """Free the observations of these steps now, but for what is held; rewards stay."""
         claim = Claim(agent, episode, rollout)
         for lane in self._lanes.values():
-            held = self._held(lane)
+            held = self._room.held(lane)
             lane.drop(spans.without(lane.matching(claim), held))
             lane.sweep(held)
-
-    def _held(self, lane: Lane) -> list[Span]:
-        if not self._claims:
-            return []
-        return spans.union(
-            span for claim in self._claims for span in claim.steps.get(lane.agent, ())
-        )
 
     # ------------------------------------------------------------------ settings and figures
 
@@ -389,6 +252,7 @@ class TrajectoryBuffer:
             self._reward_dtype = rewards
             for lane in self._lanes.values():
                 lane.keep_rewards_as(rewards)
+                self._room.count(lane)
 
     def footprint(self, obs: Any, action: Any) -> Footprint:
         """What a buffer of such steps, of one agent, will take; nothing is allocated for it.
@@ -397,27 +261,18 @@ class TrajectoryBuffer:
             LocalError: something in them is no array of numbers.
         """
         trees = Tree(obs, "obs"), Tree(action, "action")
-        return self._planned(Lane("", trees, self._tiers, self._reward_dtype))
-
-    def _planned(self, lane: Lane) -> Footprint:
-        fixed = lane.fixed_bytes
-        block = _block(lane)
-        most = min(fixed + aligned(lane.worst_bytes(), block) + block, self._threshold)
-        ahead = min(self._prealloc, lane.expected_bytes(), max(most - fixed, 0))
-        plain = self._tiers.length * (lane.obs.nbytes + lane.action.nbytes)
-        return Footprint(fixed, ahead // block * block, most, plain)
+        return self._room.planned(Lane("", trees, self._tiers, self._reward_dtype))
 
     def usage(self) -> Usage:
         """What it takes now."""
         lanes = self._lanes.values()
-        arena = self._arena
+        arena, fixed = self._room.arena, self._room.fixed
         full, index = (
             sum(lane.full_bytes for lane in lanes),
             sum(lane.index_bytes for lane in lanes),
         )
-        fixed = sum(lane.fixed_bytes for lane in lanes)
         compressed = 0 if arena is None else arena.committed
-        observed = sum(spans.count(lane.wanted(self._held(lane))) for lane in lanes)
+        observed = sum(spans.count(lane.wanted(self._room.held(lane))) for lane in lanes)
         return Usage(
             total=fixed + compressed,
             full=full,
@@ -430,15 +285,7 @@ class TrajectoryBuffer:
             plain=0 if self._trees is None else observed * self._trees[0].nbytes,
         )
 
-    def _taken(self) -> int:
-        assert self._arena is not None
-        return sum(lane.fixed_bytes for lane in self._lanes.values()) + self._arena.committed
-
     def _lane(self, agent: str) -> Lane:
         if agent not in self._lanes:
             raise LocalError(f"there is no agent {agent!r} here: {sorted(self._lanes)}")
         return self._lanes[agent]
-
-
-def _block(lane: Lane) -> int:
-    return aligned(max(lane.largest_chunk(), _BLOCK_MIN), _PAGE)

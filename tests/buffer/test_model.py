@@ -126,11 +126,13 @@ class BufferMachine(RuleBasedStateMachine):
         lane = self.buffer._lanes.get(agent)
         if lane is None:
             return set()
-        return {t for a, b in lane.wanted(self.buffer._held(lane)) for t in range(a, b)}
+        return {t for a, b in lane.wanted(self.buffer._room.held(lane)) for t in range(a, b)}
 
     @invariant()
     def the_threshold_is_kept(self) -> None:
-        assert self.buffer.usage().total <= self.threshold * 2**20
+        room = self.buffer._room
+        assert self.buffer.usage().total == room.taken <= self.threshold * 2**20
+        assert room.fixed == sum(lane.fixed_bytes for lane in room.lanes.values())
 
     @invariant()
     def rewards_and_returns_are_those_of_the_list(self) -> None:

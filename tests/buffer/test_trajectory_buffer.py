@@ -268,7 +268,7 @@ def test_too_large_is_refused_with_the_figure(monkeypatch: pytest.MonkeyPatch) -
     obs = np.zeros((84, 84, 4), np.uint8)
     size = million.footprint(obs, 0)
     assert size.plain == 1_000_000 * (84 * 84 * 4 + 8) and size.most > 25 * 2**30
-    monkeypatch.setattr("dsec.buffer.available_bytes", lambda: 8 << 30)
+    monkeypatch.setattr("dsec.buffer.room.available_bytes", lambda: 8 << 30)
     with pytest.raises(
         BufferTooLarge, match=r"may take 26,\d+ MiB, and this machine has 8,192 MiB"
     ):
