@@ -212,26 +212,40 @@ def readonly(fd: int) -> int:
 
 
 def hand_out(
-    segments: Iterable[Segment], writer: int, epoch: int
+    segments: Iterable[Segment], writer: int, epoch: int, beside: Iterable[Segment] = ()
 ) -> tuple[tuple[SegmentRef, ...], list[int]]:
     """What `writer` gets of an agent's segments: its own to write, under `epoch`, the others to
-    read; and the descriptors beside them, the caller's to close.
+    read; and the descriptors beside them, the caller's to close. Those of `beside`, to be read,
+    come last.
 
     Raises:
-        MachineError: no descriptor is left.
+        MachineError: no descriptor is left; none of these stays open.
     """
     refs: list[SegmentRef] = []
     fds: list[int] = []
-    for each in segments:
-        own = each.role == writer
-        refs.append(SegmentRef(each.role, each.size, epoch if own else each.epoch, len(fds)))
-        fds.append(duplicate(each.fd) if own else readonly(each.fd))
+    try:
+        for each in segments:
+            own = each.role == writer
+            refs.append(SegmentRef(each.role, each.size, epoch if own else each.epoch, len(fds)))
+            fds.append(duplicate(each.fd) if own else readonly(each.fd))
+        fds += [readonly(each.fd) for each in beside]
+    except BaseException:
+        for fd in fds:
+            os.close(fd)
+        raise
     return tuple(refs), fds
 
 
 def duplicate(fd: int) -> int:
-    """Another descriptor of the same file, CLOEXEC and above those that programs count on."""
-    return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    """Another descriptor of the same file, CLOEXEC and above those that programs count on.
+
+    Raises:
+        MachineError: no descriptor is left.
+    """
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    except OSError as error:
+        raise _no_descriptor("(own)", error) from None
 
 
 def adopt(fd: int, size: int, role: int, epoch: int) -> Segment:

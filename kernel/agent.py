@@ -39,6 +39,7 @@ class Agent:
     Attributes:
         wired, served: the servers that read its rings; those that have all they want of it.
         abandoned: its runners are gone, and not as they should.
+        unreadable: a server can't read what one of them wrote.
         finished: what the recorder said at the end.
         deaths: its runners', complete once it has ended.
     """
@@ -50,6 +51,7 @@ class Agent:
         self.runners: dict[Role, Runner] = {}
         self.segments: dict[Role, segment.Segment] = {}
         self.wired, self.served, self.abandoned = set[str](), set[str](), False
+        self.unreadable = False
         self.finished: frames.Finished | None = None
         self.deaths: list[Death] = []
         self._run = run
@@ -87,13 +89,16 @@ class Agent:
     def fail(self, death: Death) -> None:
         """A runner died, or can't be."""
         self.deaths.append(death)
-        self.apply(AgentEvent.FAULT_LATE if death.phase is Phase.CLOSE else AgentEvent.FAULT)
+        late = death.phase is Phase.CLOSE and not self.unreadable
+        self.apply(AgentEvent.FAULT_LATE if late else AgentEvent.FAULT)
         self._run.faulted(self, death)
 
-    def wire_frame(self, role: Role, epoch: int = 0) -> tuple[frames.Wire, list[int]]:
-        """The Wire frame for `role` and the descriptors beside it, which the caller closes. Its own
-        records will carry `epoch`."""
-        refs, fds = self._run.system.hand_out(self.segments.values(), role, epoch)
+    def wire_frame(
+        self, role: Role, epoch: int = 0, beside: Sequence[segment.Segment] = ()
+    ) -> tuple[frames.Wire, list[int]]:
+        """The Wire frame for `role` and the descriptors beside it, which the caller closes, with
+        those of `beside` at their end. Its own records will carry `epoch`."""
+        refs, fds = self._run.system.hand_out(self.segments.values(), role, epoch, beside)
         each = self.spec
         numbers = each.num_envs, each.group, each.first
         return frames.Wire(self.name, self.spaces, refs, *numbers), fds
@@ -153,7 +158,11 @@ class Agent:
     def corrupt(self, message: str) -> None:
         """A server can't read one of its rings: whoever writes that one is at fault."""
         writer = self.runners.get(writer_of(message) or Role.ENV, self._all()[0])
-        writer.hang(f"wrote what it may not: {message}", "corrupt")
+        cause, self.unreadable = f"wrote what it may not: {message}", True
+        if writer.state is RunnerState.GONE:
+            self.fail(writer.blamed(cause, "corrupt"))
+        else:
+            writer.hang(cause, "corrupt")
 
     def lost(self, runner: Runner, death: Death) -> None:
         """A runner won't go on; its death is not complete."""
@@ -260,6 +269,8 @@ class Agent:
                 self._look_gone()
             case "settle" | "abandon":
                 run.deadlines.drop(self)
+                if self._recovery is not None:
+                    self._recovery.close()  # or a spare that was due would be made for nobody
                 self.abandoned = action == "abandon" and bool(self.segments)
                 for server in run.servers.values() if self.segments else ():
                     server.settle(self.name)

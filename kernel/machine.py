@@ -104,8 +104,8 @@ _AGENT = {
     "OUTLIVED": "FENCE|FAULT > FENCING fence, GONE > SETTLING settle",
     "STOPPING": "FENCE > = fence, GONE > SETTLING abandon",
     "FENCING": "FENCE > = fence, GONE > ABANDONING abandon",
-    # FENCE: the recorder won't answer.
-    "SETTLING": "FINISHED|FENCE > DONE close",
+    # FENCE: the recorder won't answer. FAULT: it can't read what they left.
+    "SETTLING": "FINISHED|FENCE > DONE close, FAULT > ABANDONING abandon",
     "ABANDONING": "FINISHED|FENCE > QUARANTINED close",
     "DONE": "",
     "QUARANTINED": "",

@@ -212,7 +212,7 @@ class Recovery:
         for seat in self._seats.values():
             seat.kept.close()
             seat.aside.close()
-            for runner in filter(None, (seat.successor, seat.standby)):
+            for runner in filter(None, (seat.successor, seat.standby, *seat.lost)):
                 runner.release()
 
     # ------------------------------------------------------------ the plan's acts
@@ -259,9 +259,9 @@ class Recovery:
         seat, agent = self._seats[role], self._agent
         runner = seat.successor
         assert runner is not None and seat.story is not None, "a seat that was lost is taken over"
-        wire, fds = agent.wire_frame(role, runner.epoch)
-        seat.handed, kept = seat.kept, len(fds) if seat.kept.fd >= 0 else -1
-        fds += [self._run.system.readonly(fd) for fd in (seat.kept.fd,) if fd >= 0]
+        beside = [seat.kept] if seat.kept.fd >= 0 else []
+        wire, fds = agent.wire_frame(role, runner.epoch, beside)
+        seat.handed, kept = seat.kept, len(fds) - 1 if beside else -1
         seat.truncate, runner.outbox = truncate, agent.segments[role]
         self._adopt(seat)
         frame = frames.Takeover(wire, kept, truncate, seat.story.cause, agent.policy_learns)

@@ -51,6 +51,14 @@ _EVENTS: Mapping[type, RunnerEvent] = {
     frames.Failed: RunnerEvent.FAILED,
     frames.ImportFailed: RunnerEvent.VIOLATION,  # a zygote that fails stays, but is of no use
 }
+# What each kind of process was started with; nobody says what only others may.
+_SAID_BY: Mapping[type, tuple[type, ...]] = {
+    frames.Ready: (frames.Start, frames.RecorderStart, frames.PoolStart),
+    frames.Prepared: (frames.Prepare,),
+    frames.Done: (frames.Start,),
+    frames.RecorderDone: (frames.RecorderStart,),
+    frames.PoolDone: (frames.PoolStart,),
+}
 _BAD = (RunnerEvent.FAILED, RunnerEvent.VIOLATION)
 # Where it is in no user code that we know of; its progress word may know better.
 _WAITING = (RunnerState.HOLDING, RunnerState.READY, RunnerState.TAKEN, RunnerState.RUNNING)
@@ -103,8 +111,10 @@ class Runner:
         elif self.state not in (RunnerState.FAULTY, RunnerState.FENCED):
             self._phase = Phase.IDLE if self.state in _WAITING else self._building
         self.state, actions = RUNNER[self.state][event]
+        # One that fails (no descriptor is left, say) keeps none of the others from happening.
+        act = self._run.guarded(self._act)
         for action in actions:
-            self._act(action)
+            act(action)
 
     def order(self, event: RunnerEvent, frame: AnyFrame | None, fds: Sequence[int] = ()) -> None:
         """Let WIRE, GO or DRAIN happen in a state that has it; `frame` (None: nothing to say)
@@ -165,6 +175,11 @@ class Runner:
         """Somebody found that it hangs, or lives against the rules: end it."""
         self._overdue(Verdict(kind, f"{cause}, killed"))
 
+    def blamed(self, cause: str, kind: str) -> Death:
+        """It is gone, and only now comes out what it did: its death."""
+        self._verdict = Verdict(kind, cause)
+        return self._death()
+
     def forked(self, pid: int, message: str) -> None:
         """The zygote's answer: its pid, or 0 and why there is none. Its own Hello may be faster."""
         if self.pid or self.state is RunnerState.GONE:
@@ -196,8 +211,9 @@ class Runner:
         self._run.deadlines.drop(self)
         if self.channel is not None:
             self.channel.close()
-        if self._word is not None:
-            self._word.close()
+        word, self._word = self._word, None
+        if word is not None:
+            word.close()
 
     # ------------------------------------------------------------ what the world says
 
@@ -230,7 +246,9 @@ class Runner:
         if event is None:
             if not self._owner.frame(self, frame, fds):
                 self._violate(f"sent {type(frame).__name__}")
-        elif event not in _BAD and "kill" in RUNNER[self.state][event][1]:
+        elif not isinstance(self._start, _SAID_BY.get(type(frame), frames.Frame)) or (
+            event not in _BAD and "kill" in RUNNER[self.state][event][1]
+        ):
             self._violate(f"sent {type(frame).__name__} out of turn")
         else:
             self.said[type(frame)] = frame
@@ -292,7 +310,8 @@ class Runner:
                 self._owner.ready(self)
             case "go" | "resume" | "drain":
                 self._obey()
-                if action != "drain" and self._word is not None:
+                closed = self.channel is not None and self.channel.closed
+                if action != "drain" and self._word is not None and not closed:  # else it must exit
                     self._run.deadlines.follow(self, self.limits, self._run.now())
             case "expect_close":
                 self._arm(Phase.CLOSE, CLOSE_DEFAULT_S)

@@ -138,6 +138,7 @@ AGENT_CELLS = {
     (GS.FENCING, GE.GONE): (GS.ABANDONING, ("abandon",)),
     (GS.SETTLING, GE.FINISHED): (GS.DONE, ("close",)),
     (GS.SETTLING, GE.FENCE): (GS.DONE, ("close",)),
+    (GS.SETTLING, GE.FAULT): (GS.ABANDONING, ("abandon",)),
     (GS.ABANDONING, GE.FINISHED): (GS.QUARANTINED, ("close",)),
     (GS.ABANDONING, GE.FENCE): (GS.QUARANTINED, ("close",)),
 }
