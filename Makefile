@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 C_SOURCES := $(wildcard ipc/*.c ipc/*.h sml/*.c sml/*.h) ipc/_ring_build.py sml/_pool_build.py $(wildcard dsec/buffer/*.c dsec/buffer/*.h) dsec/buffer/_delta_build.py
 
-.PHONY: help run test lint types unit sanitize bench soak clean
+.PHONY: help run test lint types unit sanitize bench simulate soak clean
 
 help: ## Show the targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -47,6 +47,10 @@ sanitize: $(STAMP) ## The C of rings, pool and buffer under address, undefined-b
 bench: $(STAMP) ## The benchmarks (minutes).
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python -m bench all
+
+simulate: $(STAMP) ## The kernel in a simulated world: 10,000 seeds, and every planted bug (minutes; SEEDS=A:B).
+	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),0:10000)
+	$(BIN)/python -m tests.simulation --mutants
 
 soak: $(STAMP) ## Long crash loops (tens of minutes).
 	$(BIN)/python -m pytest -m soak --timeout 3600

@@ -4,7 +4,7 @@
  * less each time. Nobody publishes again before the sleeper has answered, and the slice is long, so
  * a wake-up that is lost is a time-out. Without the fence of dsec_commit() or of dsec_arm() the
  * sleepers on an eventfd fail here, given two free cores; those on a futex hardly ever would, as
- * the operating system looks at the word once more (tests/ipc/test_wakeup_model.py explores both).
+ * the operating system looks at the word once more (tests/model/test_doorbell.py explores both).
  */
 #include "common.h"
 
