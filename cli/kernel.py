@@ -24,6 +24,7 @@ from dsec.cli.chaos import chaos
 from dsec.cli.check import check
 from dsec.cli.compare import replay, verify
 from dsec.cli.doctor import doctor
+from dsec.cli.host import host, migrate
 from dsec.cli.serve import serve
 from dsec.cli.stream import SafeStream, standard_streams
 
@@ -50,6 +51,8 @@ cli.add_command(chaos)
 cli.add_command(verify)
 cli.add_command(replay)
 cli.add_command(serve)
+cli.add_command(host)
+cli.add_command(migrate)
 cli.add_command(doctor)
 
 _config = click.argument("config", type=click.Path(path_type=Path))

@@ -54,7 +54,8 @@ class AgentSpec:
     Of its runners that are lost at most `restarts_max` are replaced in any `restarts_period_s`;
     with 0 none is, and the agent is quarantined. `first` is the first transition that is recorded
     of it: 0, but for one that goes on where what came before is not in this recording. `rank` is
-    its place in the configuration, whoever else is in this run. Of one that was forked `parent` is
+    its place in the configuration, whoever else is in this run. `chain` is the mark that its hash
+    chain goes on from, where it came from another host. Of one that was forked `parent` is
     the id of the atom that it began from, and `fork_index` which of that one's forks it is.
     """
 
@@ -65,6 +66,7 @@ class AgentSpec:
     restarts_max: int = 0
     restarts_period_s: float = 60.0
     first: int = 0
+    chain: bytes = b""
     rank: int = 0
     parent: int | None = None
     fork_index: int = 0
@@ -79,6 +81,9 @@ class PoolSpec:
         persist: it may outlive the run.
         snapshot_intervals: by group, the steps between two atoms of which the latest few are kept.
         space: the name space of its UUIDs, two 64-bit numbers; None: a random one.
+        peers: hosts that get copies, the heir first; with `backend`, `token_file`, `lease_s` and
+            `run`, which is the run's own name among all hosts.
+        recorded: whether there is a hash chain, which copies wait for.
     """
 
     name: str
@@ -86,6 +91,12 @@ class PoolSpec:
     persist: bool
     snapshot_intervals: dict[str, int]
     space: tuple[int, int] | None = None
+    peers: tuple[str, ...] = ()
+    backend: str = "auto"
+    token_file: str = ""
+    lease_s: float = 0.0
+    run: str = ""
+    recorded: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from dsec.ipc.server_frames import DiskOk as DiskOk
 from dsec.ipc.server_frames import Enrol as Enrol
 from dsec.ipc.server_frames import Finish as Finish
 from dsec.ipc.server_frames import Finished as Finished
+from dsec.ipc.server_frames import Moved as Moved
 from dsec.ipc.server_frames import PoolDone as PoolDone
 from dsec.ipc.server_frames import PoolStart as PoolStart
 from dsec.ipc.server_frames import Progress as Progress
@@ -153,7 +154,8 @@ class Wire(Frame, tag="wire", frozen=True):
     Before Wire an env runner has sent `Constructed`. On Wire a policy or reward runner constructs
     the user's object; all answer `Ready` (the recorder, for which `agent` matters: `Wired`).
     `config_group` is the agent's name in the config, without its number (agents that share it
-    share a recording file). `first` is the first transition that is recorded of the agent.
+    share a recording file). `first` is the first transition that is recorded of the agent, `chain`
+    the mark (sml/chain.py) that its hash chain goes on from there, if that is not 0.
     """
 
     agent: str
@@ -162,6 +164,7 @@ class Wire(Frame, tag="wire", frozen=True):
     num_envs: int = 1
     config_group: str = ""
     first: int = 0
+    chain: bytes = b""
 
 
 class Go(Frame, tag="go", frozen=True):
@@ -353,6 +356,7 @@ AnyFrame = (
     | Finish
     | RecorderDone
     | PoolStart
+    | Moved
     | Enrol
     | Sections
     | Settled

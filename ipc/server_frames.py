@@ -105,7 +105,7 @@ class PoolStart(Frame, tag="pool_start", frozen=True):
 
     `name` is the pool's, `agents` how many the run has, `persist` whether the pool may outlive it.
     Newest atoms go to `run_dir`/atoms, so that they do in any case. `space` is the name space of
-    the run's atoms, two 64-bit numbers; none: a random one.
+    the run's atoms, two 64-bit numbers; none: a random one. `peers` get copies: see PoolSpec.
     """
 
     run_dir: str
@@ -114,6 +114,12 @@ class PoolStart(Frame, tag="pool_start", frozen=True):
     persist: bool
     agents: int
     space: tuple[int, int] | None = None
+    peers: tuple[str, ...] = ()
+    backend: str = "auto"
+    token_file: str = ""
+    lease_s: float = 0.0
+    run: str = ""
+    recorded: bool = True
 
 
 class Enrol(Frame, tag="enrol", frozen=True):
@@ -174,6 +180,15 @@ class Captured(Frame, tag="captured", frozen=True):
     agents: tuple[AtomCount, ...]
     problem: str = ""
     key: str = ""
+
+
+class Moved(Frame, tag="moved", frozen=True):
+    """Agents that may not be run here any more, and why; none: all of them. `handing`: they end at
+    their next boundary, and go on from there on another host; else they end at once."""
+
+    agents: tuple[str, ...]
+    why: str
+    handing: bool = False
 
 
 class PoolDone(Frame, tag="pool_done", frozen=True):

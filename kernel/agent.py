@@ -100,7 +100,7 @@ class Agent:
         those of `beside` at their end. Its own records will carry `epoch`."""
         refs, fds = self._run.system.hand_out(self.segments.values(), role, epoch, beside)
         each = self.spec
-        numbers = each.num_envs, each.group, each.first
+        numbers = each.num_envs, each.group, each.first, each.chain
         return frames.Wire(self.name, self.spaces, refs, *numbers), fds
 
     def make(self, role: Role) -> Runner:

@@ -46,6 +46,7 @@ from dsec.ipc.frames import (
 )
 from dsec.runners.failure import EXIT_KERNEL_GONE
 from dsec.runners.follow import ChainFollower
+from dsec.runners.replicas import Replicas
 from dsec.runners.sections import Sections, make_atom
 from dsec.runners.store import Refused, Store
 from dsec.runners.watchdog import Watchdog
@@ -68,12 +69,16 @@ class AtomsServer:
         store: the pool, and the folder beside it.
     """
 
-    def __init__(self, channel: Channel, store: Store) -> None:
+    def __init__(self, channel: Channel, start: PoolStart, store: Store) -> None:
         self._channel = channel
         self._store = store
         self._agents: dict[str, Sections] = {}
         self._outgoing: deque[AnyFrame] = deque((Ready(),))
         self._chains = ChainFollower(store.run_dir)
+        self._replicas: Replicas | None = None
+        if start.peers:
+            self._replicas = Replicas(start, store.space, self._chains)
+            store.stored = self._replicas.stored
         self._news: dict[str, AtomCount] = {}
         self._tell_at_s = 0.0
         self._look_at_s = 0.0
@@ -102,6 +107,8 @@ class AtomsServer:
         """Let go of everything; again is no error. A pool that may not outlive the run is gone."""
         for sections in self._agents.values():
             sections.close()
+        if self._replicas is not None:
+            self._replicas.close()
         self._store.close()
 
     def _sleep_s(self) -> float:
@@ -134,6 +141,8 @@ class AtomsServer:
         if frame.agent in self._agents:
             raise FrameError(f"agent {frame.agent!r} is enrolled twice")
         self._agents[frame.agent] = Sections(frame, self._store.last(frame.rank))
+        if self._replicas is not None:
+            self._replicas.enrol(frame.agent, frame.rank)
         self._outgoing.append(Wired(frame.agent))
 
     def _replace(self, frame: SectionsFrame, fd: int) -> None:
@@ -148,6 +157,8 @@ class AtomsServer:
         sections = self._agents[agent]
         self._take(sections)
         self._warn(self._store.spill(sections.agent.rank))
+        if self._replicas is not None:
+            self._replicas.settled(agent, sections.agent.rank)
         self._tell(now=True)
         self._outgoing.append(Taken(agent, sections.missing))
         sections.close()
@@ -158,6 +169,8 @@ class AtomsServer:
         for sections in self._agents.values():
             self._take(sections)
         self._warn(self._store.tend())
+        if self._replicas is not None:
+            self._outgoing += self._replicas.look()
         spent = time.thread_time() - began
         pause_s = min(max(spent / SHARE, LOOK_MIN_S), LOOK_MAX_S)
         self._look_at_s = time.monotonic() + pause_s
@@ -203,6 +216,8 @@ class AtomsServer:
     def _finish(self) -> None:
         self._take_all()
         self._tell(now=True)
+        if self._replicas is not None:
+            self._replicas.over()
         atoms, nbytes = self._store.held()
         spilled = self._store.spilled
         self.close()
@@ -224,7 +239,7 @@ def main(channel: Channel, start: PoolStart) -> int:
     orphaned = threading.Event()
     try:
         with Watchdog(channel.fileno(), orphaned):
-            server = AtomsServer(channel, Store(start))
+            server = AtomsServer(channel, start, Store(start))
             return server.run()
     except ChannelClosed:
         return EXIT_KERNEL_GONE

@@ -88,7 +88,8 @@ class Declaration(msgspec.Struct, frozen=True):
 
     `spaces` is what `ipc.layout.encode_spaces` made. The offsets into the env role's records are
     written down so that a reader with another layout notices it instead of reading nonsense.
-    `first` is the agent's first transition here: others than 0 are of agents that were forked.
+    `first` is the agent's first transition here: others than 0 are of agents that were forked, or
+    came from another host; of those `chain` is the mark that their hash chain goes on from.
     """
 
     agent: str
@@ -101,6 +102,7 @@ class Declaration(msgspec.Struct, frozen=True):
     obs_off: int
     fixed_bytes: int
     first: int = 0
+    chain: bytes = b""
 
 
 class Totals(msgspec.Struct, frozen=True):

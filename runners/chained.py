@@ -22,7 +22,7 @@ from dsec.ipc.layout import (
 from dsec.runners.columns import Rows
 from dsec.runners.records import LeafValues
 from dsec.sml import chain
-from dsec.sml.chain import Mark, Place, Shape, TableChain
+from dsec.sml.chain import BEGIN, Mark, Place, Shape, TableChain
 
 
 def shape_of(env: EnvRecord, actions: Layout) -> Shape:
@@ -50,17 +50,18 @@ class RowChain:
     Args:
         spaces: of the agent, encoded.
         num_envs: of the agent.
+        at: where it begins.
 
     Attributes:
         marks: the chain at multiples of MARK_EVERY, in order.
     """
 
-    def __init__(self, spaces: bytes, num_envs: int) -> None:
+    def __init__(self, spaces: bytes, num_envs: int, at: Mark = BEGIN) -> None:
         obs_space, action_space = decode_spaces(spaces)
         self._obs = Layout(obs_space, num_envs)
         self._action = Layout(action_space, num_envs)
         self._n = num_envs
-        self._table = TableChain(num_envs)
+        self._table = TableChain(num_envs, at)
         self.marks: list[Mark] = []
 
     @property

@@ -203,6 +203,7 @@ def _part(journal: JournalReader, agent: AgentIndex, first_row: int, rows: int) 
         committed=agent.seq_committed + 1,
         chain=link.hex(),
         marks=b"".join(journal.marks(agent)).hex() if link else "",
+        begins=declared.chain.hex(),
     )
 
 

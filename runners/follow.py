@@ -22,7 +22,7 @@ from dsec.runners.blocks import (
     unpack_block,
 )
 from dsec.runners.journal import FILE_NAME
-from dsec.sml.chain import START, unpack
+from dsec.sml.chain import BEGIN, START, Mark, unpack
 
 MARKS_KEPT: Final = 1024
 
@@ -39,7 +39,7 @@ class ChainFollower:
         self._fd = -1
         self._offset = ALIGN
         self._agents: list[str] = []
-        self._values: dict[str, dict[int, bytes]] = {}
+        self._values: dict[str, dict[int, Mark]] = {}
 
     def at(self, agent: str, seq: int) -> bytes:
         """The value of the agent's chain at `seq`, which must be a boundary; 16 bytes.
@@ -53,11 +53,19 @@ class ChainFollower:
         """
         if seq == 0:
             return START
+        found = self.mark(agent, seq)
+        return b"" if found is None else found.value
+
+    def mark(self, agent: str, seq: int) -> Mark | None:
+        """All that it takes to go on with the chain at `seq`; None where `at` has nothing. Raises
+        as `at`."""
+        if seq == 0:
+            return BEGIN
         found = self._values.get(agent, {}).get(seq)
         if found is None:
             self._read_on()
             found = self._values.get(agent, {}).get(seq)
-        return found or b""
+        return found
 
     def _read_on(self) -> None:
         """Take in what has been written since."""
@@ -83,7 +91,7 @@ class ChainFollower:
             raise JournalError(f"{self._path}: agent {agent} was never declared")
         values = self._values.setdefault(self._agents[agent], {})
         for mark in unpack(marks):
-            values[mark.seq] = mark.value
+            values[mark.seq] = mark
         for old in list(values)[: max(0, len(values) - MARKS_KEPT)]:
             del values[old]
 

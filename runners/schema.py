@@ -54,7 +54,7 @@ class AgentPart(msgspec.Struct, frozen=True):
     `committed` counts its transitions, those that were lost with an environment (G4) and are no
     rows too; -1 where a version before 2 wrote this. `chain` is its hash chain after them, in
     hexadecimal digits, `marks` that at every multiple of 4,096, one after the other; empty where
-    nobody vouches for them.
+    nobody vouches for them. `begins` is the mark that it begins from, if that is not at 0.
     """
 
     agent: str
@@ -67,6 +67,7 @@ class AgentPart(msgspec.Struct, frozen=True):
     committed: int = -1
     chain: str = ""
     marks: str = ""
+    begins: str = ""
 
 
 class Metadata(msgspec.Struct, frozen=True):

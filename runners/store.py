@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -56,6 +57,7 @@ class Store:
     """The pool and the folder of one run.
 
     Attributes:
+        stored: is told of each atom that was put.
         spilled: agents of which there is an atom on disk.
 
     Raises:
@@ -68,6 +70,7 @@ class Store:
         self._retention = Retention()
         self._pool = _open(start)
         self._closed = False
+        self.stored: Callable[[Label, bytes], None] = lambda label, body: None
         self._newest: dict[int, Label] = {}
         self._files: dict[int, list[tuple[int, Path]]] = {}  # by rank, the newest last
         self._spill_at_s: dict[int, float] = {}
@@ -84,6 +87,11 @@ class Store:
     def run_dir(self) -> Path:
         """Of the run."""
         return Path(self._start.run_dir)
+
+    @property
+    def space(self) -> tuple[int, int]:
+        """The name space of the pool's UUIDs."""
+        return self._pool.space
 
     @property
     def spilled(self) -> int:
@@ -122,6 +130,7 @@ class Store:
         if before is not None and before.seq % snapshot_interval and before.id != label.id:
             self._free(before.id)
         self._puts += 1
+        self.stored(label, body)
         return len(body)
 
     def tend(self) -> str:

@@ -30,13 +30,22 @@ from dsec.ipc.layout import (
     Layout,
     decode_spaces,
 )
-from dsec.ipc.ring import FLAG_END, KIND_ACTION, KIND_OBS, KIND_REWARD, Outbox, Peer, Reader
+from dsec.ipc.ring import (
+    FLAG_END,
+    KIND_ACTION,
+    KIND_OBS,
+    KIND_REWARD,
+    Outbox,
+    Peer,
+    Reader,
+    stride,
+)
 from dsec.ipc.segment import ProgressWord
 from dsec.runners.chained import shape_of
 from dsec.runners.journal import AgentIndex, Declaration, JournalReader, Totals, Trailer
 from dsec.runners.records import Decoder
 from dsec.runners.words import action_words
-from dsec.sml.chain import Chain, Shape
+from dsec.sml.chain import BEGIN, Chain, Shape, unpack
 
 RETURNS_KEPT: Final = 100
 _WRITERS: Final = (Role.ENV, Role.POLICY, Role.REWARD)
@@ -107,8 +116,10 @@ class Track:
         )
         self.batch: Batch | None = None
         self.trailer = Trailer()
-        # A chain begins at transition 0: of an agent that was forked nobody keeps one.
-        self._chain: Chain | None = Chain(shape) if begins and not wire.first else None
+        # A chain begins at transition 0, or goes on from another host's: nobody keeps one of an
+        # agent that was forked.
+        at = unpack(wire.chain)[0] if wire.chain else BEGIN
+        self._chain: Chain | None = Chain(shape, at) if begins and at.seq == wire.first else None
         self.link = self._chain.value.hex() if self._chain is not None else ""
         self.abandoned = False
         self.remainder_written = False
@@ -174,6 +185,7 @@ class Track:
             obs_off=record.obs_off,
             fixed_bytes=record.fixed_bytes,
             first=wire.first,
+            chain=wire.chain,
         )
 
     def _resume(self, past: AgentIndex, journal: JournalReader | None, shape: Shape) -> None:
@@ -254,7 +266,10 @@ class Track:
         marks: bytes | memoryview = b""
         if self._chain is not None:
             try:
-                marks = self._chain.take(batch.env, batch.policy, batch.reward, batch.count)
+                env = batch.env
+                if batch.first_seq == self._wire.first != 0:  # that is linked already
+                    env = env[stride(len(next(iter(iter_records(env))).payload)) :]
+                marks = self._chain.take(env, batch.policy, batch.reward, batch.count)
             except JournalError:
                 # What an env says beside its observations may be nonsense. It is journaled as it
                 # is, whoever reads it is told, and from here on nobody vouches for the agent.

@@ -201,12 +201,12 @@ class Rows(NamedTuple):
 
 
 class TableChain:
-    """The chain of rows out of a table, which is the same as that of the records."""
+    """The chain of rows out of a table, which is the same as that of the records; from `at` on."""
 
-    def __init__(self, num_envs: int) -> None:
+    def __init__(self, num_envs: int, at: Mark = BEGIN) -> None:
         self._n = num_envs
         self._at = ffi.new("asa_point *")
-        ffi.memmove(self._at.value, START, LINK_BYTES)
+        ffi.memmove(self._at, at.pack(), MARK_BYTES)
         self._made = ffi.new("uint64_t *")
 
     @property

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from dsec.config.faults import check_faults
+from dsec.config.hosts import check_hosts
 from dsec.config.kinds import AGENTS_MAX
 from dsec.config.models import ORCHESTRATOR, Config, Fault, Objective
 from dsec.config.source import KeyPath, Source, dotted, quoted
@@ -245,6 +246,7 @@ def _across(source: Source) -> Iterator[Diagnostic]:
     run, agents = source.data.get("run"), source.data.get("agents")
     if isinstance(run, dict):
         yield from _check_amount(source, run)
+    yield from check_hosts(source)
     if not isinstance(agents, list):
         return
     for index, agent in enumerate(agents):

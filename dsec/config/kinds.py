@@ -12,6 +12,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from dsec.sml.remote.address import host_port
+
 STEPS_MAX = 10**15
 AGENTS_MAX = 100_000
 WEEK_S = 7 * 24 * 3600.0
@@ -88,6 +90,14 @@ def _env_id(value: str) -> str:
     return value
 
 
+def _host_port(value: str) -> str:
+    try:
+        host_port(value)
+    except ValueError:
+        raise _say("expected host:port, as in 10.0.0.2:7070") from None
+    return value
+
+
 Amount = Annotated[int, Field(ge=1, le=STEPS_MAX), BeforeValidator(whole)]
 Seed = Annotated[int, Field(ge=0, lt=2**63), BeforeValidator(whole)]
 Count = Annotated[int, Field(ge=1, le=AGENTS_MAX), BeforeValidator(whole)]
@@ -117,6 +127,9 @@ WrapperEntry = Annotated[
     WithJsonSchema({"type": "string", "pattern": r"^[^:\s]+(:[^:\s]+)?$"}),
 ]
 EnvId = Annotated[str, AfterValidator(_env_id)]
+HostPort = Annotated[
+    str, AfterValidator(_host_port), WithJsonSchema({"type": "string", "pattern": r"^.+:[0-9]+$"})
+]
 Restartings = Annotated[int, Field(ge=0, le=10**9), BeforeValidator(whole)]
 Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Chance = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]

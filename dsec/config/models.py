@@ -30,6 +30,7 @@ from dsec.config.kinds import (
     EnvId,
     FileName,
     Files,
+    HostPort,
     Interval,
     Kwargs,
     Mebibytes,
@@ -344,9 +345,10 @@ class Record(Model):
 class Pool(Model):
     """The pool of Agent State Atoms, in shared memory. Without this key there are none."""
 
-    backend: Literal["auto", "shm"] = Field(
+    backend: Literal["auto", "shm", "tcp"] = Field(
         default="auto",
-        description="shm: shared memory of this machine. auto: the best there is, so far that.",
+        description="How other hosts are reached. shm: not at all. tcp: over TCP. auto: the best "
+        "there is for `peers`; the run says at its start which that is, and why.",
     )
     size_mb: Annotated[int, Field(ge=1, le=2**24), BeforeValidator(whole)] = Field(
         default=256,
@@ -356,6 +358,23 @@ class Pool(Model):
     persist: bool = Field(
         default=False,
         description="Let it outlive the run. Newest atoms are in RUN_DIR/atoms in any case.",
+    )
+    peers: list[HostPort] = Field(
+        default_factory=list,
+        description="Hosts (`dsec-kernel host`), as host:port. The first is the heir: it takes the "
+        "agents over when this host falls silent.",
+    )
+    replicas: Annotated[int, Field(ge=0, le=16), BeforeValidator(whole)] = Field(
+        default=0,
+        description="To how many of `peers`, the first ones, each committed atom is copied.",
+    )
+    token_file: str | None = Field(
+        default=None, description="A file with the secret of all hosts, which only they may read."
+    )
+    lease_s: Seconds = Field(
+        default=20.0,
+        description="The heir takes over when it has heard nothing for so long; this host stops "
+        "its agents when it has had no contact with the heir for half of it.",
     )
 
 

@@ -16,6 +16,7 @@ from dsec.errors import MachineError
 from dsec.ipc import frames
 from dsec.ipc.frames import AnyFrame, Role
 from dsec.ipc.segment import Segment
+from dsec.kernel.machine import AgentEvent
 from dsec.report import AtomsReport, Death
 from dsec.sml.named import Hold
 
@@ -49,7 +50,8 @@ class Atoms(AttendantServer):
         pool, spec = self._pool, self.run.spec
         return frames.PoolStart(
             spec.run_dir, pool.name, pool.size_mb, pool.persist, spec.ranks or len(spec.agents),
-            pool.space,
+            pool.space, pool.peers, pool.backend, pool.token_file, pool.lease_s, pool.run,
+            pool.recorded,
         )  # fmt: skip
 
     def serving(self) -> None:
@@ -104,6 +106,8 @@ class Atoms(AttendantServer):
                 if frame.key:
                     error = frames.ErrorInfo("PoolTooSmall", frame.problem, where=frame.key)
                     run.fail("config", frame.problem, error)
+            case frames.Moved():
+                self._moved(frame)
             case frames.Taken() if frame.agent in run.agents:
                 if frame.missing:
                     self._report.missing[frame.agent] = frame.missing
@@ -121,6 +125,17 @@ class Atoms(AttendantServer):
         if self._hold is not None:
             self._hold.release()
 
+    def _moved(self, moved: frames.Moved) -> None:
+        """Agents go on elsewhere, or may: they end here, and nobody says that they are done."""
+        run = self.run
+        run.hooks.note("moved", agents=list(moved.agents) or "all", reason=moved.why)
+        if not moved.agents:
+            run.fail("machine", moved.why)
+            run.end_agents(AgentEvent.FENCE, settling=False)
+        for name in moved.agents:
+            if (agent := run.agents.get(name)) is not None and not agent.settling:
+                agent.apply(AgentEvent.DRAIN if moved.handing else AgentEvent.FENCE)
+
     def ended(self, death: Death | None) -> None:
         """It is over: as it should be, or because it can't begin, or died too often."""
         self._let_go()
@@ -131,6 +146,9 @@ class Atoms(AttendantServer):
             run.fail(kind, death.error.message, death.error)
         elif death is not None:
             report.lost = death.cause
+            if self._pool.peers:
+                run.fail("machine", f"nobody holds the lease of the agents: {death.cause}")
+                run.end_agents(AgentEvent.FENCE, settling=False)
             run.hooks.note("atoms", reason=f"no more atoms are kept: {death.cause}")
         elif done is not None:
             report.kept, report.kept_bytes, report.spilled = done.atoms, done.nbytes, done.spilled

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from dsec.config import Agent, Chaos, Config, Loaded, agent_names
+from dsec.engine import identity
 from dsec.engine.images import BASE_IMAGE, Images
 from dsec.errors import ConfigError, FrameError
 from dsec.ipc import frames
@@ -78,6 +79,7 @@ class Beginning:
     Attributes:
         origin: the atom that it goes on from; None: at its beginning after all.
         first: the first transition that is recorded of it.
+        chain: the mark that its hash chain goes on from there, of one that came from another host.
         parent, fork_index: of one that was forked: the atom's id, and which of its forks it is.
     """
 
@@ -85,6 +87,7 @@ class Beginning:
     first: int = 0
     parent: int | None = None
     fork_index: int = 0
+    chain: bytes = b""
 
 
 def make_spec(
@@ -95,7 +98,7 @@ def make_spec(
     open_files: int,
     dry: bool = False,
     starts: Mapping[str, Beginning | None] | None = None,
-    space: tuple[int, int] | None = None,
+    run_id: str = "",
 ) -> RunSpec:
     """The kernel's orders.
 
@@ -108,7 +111,7 @@ def make_spec(
         dry: only construct, one agent of each entry, and record nothing.
         starts: where agents begin that don't begin at the beginning, by name; those with None are
             not to begin at all, for they are done.
-        space: the name space of the run's atoms; None: a random one.
+        run_id: the run's own name among all runs; without one its atoms are copied to nobody.
 
     Raises:
         ConfigError: keywords that are too large to travel to a runner.
@@ -155,11 +158,11 @@ def make_spec(
         recorder_image=BASE_IMAGE,
         deterministic=config.run.deterministic,
         ranks=len(shares),
-        pool=_pool(config, run_dir, space),
+        pool=_pool(config, run_dir, run_id),
     )
 
 
-def _pool(config: Config, run_dir: str, space: tuple[int, int] | None) -> PoolSpec | None:
+def _pool(config: Config, run_dir: str, run_id: str) -> PoolSpec | None:
     if config.pool is None:
         return None
     return PoolSpec(
@@ -167,7 +170,13 @@ def _pool(config: Config, run_dir: str, space: tuple[int, int] | None) -> PoolSp
         size_mb=config.pool.size_mb,
         persist=config.pool.persist,
         snapshot_intervals={agent.name: agent.snapshot_interval for agent in config.agents},
-        space=space,
+        space=identity.space_of(run_id) if run_id else None,
+        peers=tuple(config.pool.peers[: config.pool.replicas]) if run_id else (),
+        backend=config.pool.backend,
+        token_file=config.pool.token_file or "",
+        lease_s=config.pool.lease_s,
+        run=run_id,
+        recorded=config.record.format != "none",
     )
 
 
@@ -264,7 +273,7 @@ def _alike(
     )
     return replace(
         model, name=name, runners=tuple(runners), rank=rank, first=start.first,
-        parent=start.parent, fork_index=start.fork_index,
+        chain=start.chain, parent=start.parent, fork_index=start.fork_index,
     )  # fmt: skip
 
 

@@ -16,8 +16,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from dsec.config import KeyPath, Loaded, agent_names
+from dsec.config.models import Pool
 from dsec.errors import ConfigError, MachineError
 from dsec.ipc import memory
+from dsec.sml.remote.address import host_port
+from dsec.sml.remote.choose import Chosen, choose
+from dsec.sml.remote.handshake import read_token
 
 FILES_BASE = 64
 FILES_PER_AGENT = 16
@@ -240,6 +244,18 @@ def check_pool(loaded: Loaded, physical: Callable[[], int] | None = None) -> Non
         path: KeyPath = ("pool", "size_mb")
         said = f"{pool.size_mb:,} MB are more than all memory of this machine, {_size(most)}"
         raise ConfigError([loaded.diagnostic(path, said)])
+
+
+def reach(pool: Pool) -> Chosen:
+    """How the run's peers are reached, and why so.
+
+    Raises:
+        MachineError: the token that they have can't be read.
+    """
+    peers = pool.peers[: pool.replicas]
+    if peers and pool.token_file is not None:
+        read_token(Path(pool.token_file))
+    return choose(pool.backend, [host_port(each) for each in peers])
 
 
 def _physical_bytes() -> int:

@@ -24,7 +24,7 @@ from dsec.config import (
     load,
     refusals,
 )
-from dsec.engine import fork, identity, origins, reopen
+from dsec.engine import arrival, fork, identity, origins, reopen
 from dsec.engine.identity import Known
 from dsec.engine.origins import Found, Left, Wanted
 from dsec.engine.plan import Beginning, Quota, pool_name, quotas
@@ -34,6 +34,9 @@ from dsec.ipc.frames import Origin
 from dsec.report import AgentReport, RunReport
 from dsec.rundir import RunDir
 from dsec.sml.named import PREFIX, SHM
+
+Began = fork.Lineage | arrival.Arrived
+"""Where an agent's recording begins, if not at its beginning: both have seq and episode."""
 
 
 @dataclass(slots=True)
@@ -113,6 +116,7 @@ def look(directory: RunDir, loaded: Loaded, changed: list[Change]) -> Past:
     written = identity.read(path)
     past.facts = _earlier(written)
     root = fork.lineage(path, written.facts)
+    came = arrival.read(path)
     known: dict[str, AgentIndex] = {}
     if past.recorded:
         past.journal, known = _journal(path)
@@ -121,6 +125,11 @@ def look(directory: RunDir, loaded: Loaded, changed: list[Change]) -> Past:
         shares[name] = share, width
         index = known.get(name)
         past.starts[name] = root.beginning(path) if root is not None else Beginning()
+        if came is not None and name not in came.agents:
+            past.starts[name], past.done[name] = None, _elsewhere(config, name)
+            continue
+        if came is not None:
+            past.starts[name] = came.agents[name].beginning(path)
         if index is not None and _is_done(index, share):
             past.starts[name] = None
             past.done[name] = _report(config, index)
@@ -134,7 +143,8 @@ def look(directory: RunDir, loaded: Loaded, changed: list[Change]) -> Past:
     atoms, found = _atoms(path, written.space, pool, wanted)
     past.notes = atoms.notes
     for name, atom in found.items():
-        _begin_from(past, name, atom, *shares[name], root)
+        since = root if root is not None else came.agents[name] if came is not None else None
+        _begin_from(past, name, atom, *shares[name], since)
     anew = [each.name for each in wanted if each.name not in found and each.most]
     if anew and root is not None:
         past.notes.append(
@@ -190,8 +200,14 @@ def _changes(path: Path, past: Past, atoms: Left, pool: str) -> Changes:
     return Changes(journal, atoms, later, pool)
 
 
+def _elsewhere(config: Config, name: str) -> AgentReport:
+    """Of an agent that did not come to this host with the others."""
+    groups = {n: each.name for each in config.agents for n in agent_names(each.name, each.count)}
+    return AgentReport(name, groups[name], "done")
+
+
 def _begin_from(
-    past: Past, name: str, atom: Found, share: Quota, width: int, root: fork.Lineage | None
+    past: Past, name: str, atom: Found, share: Quota, width: int, root: Began | None
 ) -> None:
     seq, episodes = atom.manifest.seq, atom.manifest.episode
     ending = seq * width >= share.steps if share.steps else episodes >= share.episodes
@@ -200,7 +216,9 @@ def _begin_from(
     origin = Origin(str(atom.path), seq)
     since = (root.seq, root.episode) if root is not None else (0, 0)
     parent = atom.manifest.parent, atom.manifest.fork_index
-    past.starts[name] = Beginning(origin, since[0] if past.recorded else seq, *parent)
+    before = past.starts[name]
+    chain = before.chain if before is not None else b""
+    past.starts[name] = Beginning(origin, since[0] if past.recorded else seq, *parent, chain)
     past.before[name] = (seq - since[0]) * width, episodes - since[1]
 
 

@@ -178,7 +178,7 @@ def _run(options: RunOptions, view: View, claimed: list[rundir.RunDir]) -> Outco
     run_id = past.facts.get("id", "") if past is not None else identity.fresh()
     spec = make_spec(
         loaded, run_dir=str(directory.path), seed=seed, open_files=open_files, starts=starts,
-        space=identity.space_of(run_id) if run_id else None,
+        run_id=run_id,
     )  # fmt: skip
     resolved = loaded.config.model_copy(
         update={"run": loaded.config.run.model_copy(update={"seed": seed})}
@@ -193,6 +193,9 @@ def _run(options: RunOptions, view: View, claimed: list[rundir.RunDir]) -> Outco
     directory.write_json(identity.FILE, identity.sealed(facts, text))
     directory.write_text(identity.CONFIG, text)
     view.begin(str(directory.path), len(spec.agents), seed)
+    if loaded.config.pool is not None:
+        reached = preflight.reach(loaded.config.pool)
+        view.log("info", "pool", backend=reached.name, why=reached.why)
     if past is not None:
         _tell(view, past)
     if branch is not None:
@@ -312,6 +315,8 @@ def _preflight(loaded: Loaded, agents: int) -> int:
     preflight.check_cores(loaded)
     open_files = preflight.check_limits(agents, preflight.spares(loaded))
     preflight.check_pool(loaded)
+    if loaded.config.pool is not None:
+        preflight.reach(loaded.config.pool)
     preflight.check_memory(loaded)
     return open_files
 

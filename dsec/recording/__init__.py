@@ -26,7 +26,7 @@ from dsec.runners.columns import Rows
 from dsec.runners.journal import FILE_NAME, JournalReader
 from dsec.runners.schema import AgentPart
 from dsec.runners.tables import TableReader
-from dsec.sml.chain import LINK_BYTES
+from dsec.sml.chain import LINK_BYTES, MARK_BYTES
 
 __all__ = ["Agent", "Episode", "Recording", "Transitions"]
 
@@ -195,6 +195,7 @@ def _open_journal(run_dir: Path, salvage: bool) -> Recording:
                 declared.spaces,
                 each.seq_committed + 1,
                 functools.partial(journal.marks, each),
+                declared.chain,
             )
     except BaseException:
         journal.close()
@@ -227,6 +228,16 @@ def _marks_of_table(path: Path, part: AgentPart) -> list[bytes]:
     return [values[at : at + LINK_BYTES] for at in range(0, len(values), LINK_BYTES)]
 
 
+def _mark_of_table(path: Path, part: AgentPart) -> bytes:
+    try:
+        found = bytes.fromhex(part.begins)
+    except ValueError:
+        found = b"?"
+    if len(found) not in (0, MARK_BYTES):
+        raise JournalError(f"{path}: damaged: the beginning of {part.agent!r} is none")
+    return found
+
+
 def _open_tables(run_dir: Path, paths: Iterable[Path]) -> Recording:
     tables: list[TableReader] = []
     try:
@@ -254,6 +265,7 @@ def _open_tables(run_dir: Path, paths: Iterable[Path]) -> Recording:
                     tables[-1].spaces,
                     part.committed,
                     functools.partial(_marks_of_table, tables[-1].path, part),
+                    _mark_of_table(tables[-1].path, part),
                 )
     except BaseException:
         for table in tables:

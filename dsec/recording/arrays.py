@@ -171,6 +171,7 @@ class Source:
         spaces: as ipc/spaces.py encodes them.
         committed: transitions, those that were lost with an environment too; -1 if unknown.
         marks: reads the values of its hash chain at the multiples of MARK_EVERY.
+        begins: the mark that it begins from, packed; empty where that is transition 0.
     """
 
     agent: Agent
@@ -178,6 +179,7 @@ class Source:
     spaces: bytes
     committed: int
     marks: Callable[[], list[bytes]]
+    begins: bytes = b""
 
     def load(self, parts: list[Rows], env: int | None) -> Transitions:
         """Put rows together as arrays in the structure of the spaces."""

@@ -28,7 +28,7 @@ from dsec.recording.arrays import Agent, Source
 from dsec.recording.compare import Comparison, Difference
 from dsec.runners.chained import RowChain
 from dsec.runners.columns import outcomes
-from dsec.sml.chain import MARK_EVERY
+from dsec.sml.chain import BEGIN, MARK_EVERY, unpack
 
 NAMES_MAX = 8
 LOST_MAX = 1 << 24
@@ -205,7 +205,8 @@ class _Side:
     def _prove(self) -> tuple[str, list[bytes]]:
         """Compute the chain from the data, and hold it against what the recorder wrote down."""
         source, agent = self.source, self.source.agent
-        chain = RowChain(source.spaces, agent.num_envs)
+        begins = unpack(source.begins)[0] if source.begins else BEGIN
+        chain = RowChain(source.spaces, agent.num_envs, begins)
         for rows, led in outcomes(source.rows()):
             chain.take(rows, led)
         if self.count < 0:
