@@ -17,6 +17,7 @@ A request is a dict, "do" its kind:
     about     what a caller wants to know of environments that it can't see
     wrapped   name, `module:Class`: whether such a wrapper is around it
     snapshot, restore: see states.py
+    objectives   changes: those of a reward of several; None: it keeps its state, to be looked at
     close     end the stream, which closes the environments
 
 Those from get to render may have a mask, too: for the others nothing is done, and None answered.
@@ -156,6 +157,9 @@ class Requests:
         stage.enter(int(Phase.REPLAY), n)
         states.put(stage, asked, views, flags)
 
+    def _objectives(self, n: int, asked: Any, views: Any, flags: Any) -> list[Any]:
+        return self._each(n, views, lambda env: None, "objectives")  # the reward role's affair
+
     def _close(self, n: int, asked: Any, views: Any, flags: Any) -> list[Any]:
         self.closing = True
         return self._each(n, views, lambda env: None, "close")
@@ -189,6 +193,7 @@ _KINDS: dict[str, Callable[[Requests, int, Any, Any, Any], list[Any] | None]] = 
     "wrapped": Requests._wrapped,
     "snapshot": Requests._snapshot,
     "restore": Requests._restore,
+    "objectives": Requests._objectives,
     "close": Requests._close,
 }
 

@@ -299,7 +299,11 @@ class RewardWorker:
             self._outbox.enter(Phase.REPLAY, n)
             put_actor(self._reward, asked, self._session)
             self._outbox.enter(Phase.IDLE, n)
-        elif asked.get("do") == "snapshot" and n > self._answered.until:
+        elif asked.get("do") == "objectives" and asked["changes"] is not None:
+            self._outbox.enter(Phase.REWARD, n)
+            self._reward.update_objectives(asked["changes"])
+            self._outbox.enter(Phase.IDLE, n)
+        elif asked.get("do") in ("snapshot", "objectives") and n > self._answered.until:
             if self._at_wish is None:
                 self._at_wish = Cuts(self._session, self._state, self._guard, self._window)
             self._at_wish.take(n + 1)

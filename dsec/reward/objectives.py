@@ -97,3 +97,23 @@ def objectives(given: object) -> dict[str, Objective]:
     if not isinstance(given, Mapping):
         raise LocalError(f"objectives: expected a mapping of names to weights, got {given!r}")
     return checked({name: objective(name, each) for name, each in given.items()})
+
+
+def changed(known: Mapping[str, Objective], changes: object) -> dict[str, Objective]:
+    """What objectives become.
+
+    Args:
+        changes: by name, what an objective is from now on; None takes it away.
+
+    Raises:
+        LocalError: what comes of it doesn't add up, or is none.
+    """
+    if not isinstance(changes, Mapping):
+        raise LocalError(f"objectives: expected a mapping of names to weights, got {changes!r}")
+    found = dict(known)
+    for name, given in changes.items():
+        if given is not None:
+            found[name] = objective(name, given)
+        elif found.pop(name, None) is None:
+            raise LocalError(f"no objective {name!r} (there are {', '.join(known)})")
+    return checked(found)

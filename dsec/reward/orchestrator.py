@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dsec.errors import LocalError
 from dsec.reward.estimators import Scale
-from dsec.reward.objectives import Objective, checked, objective, objectives
+from dsec.reward.objectives import Objective, changed, objectives
 from dsec.reward.weighting import Weighting
 from dsec.runners.contract import Transitions
 from dsec.runners.lookup import resolve
@@ -136,16 +136,7 @@ class RewardOrchestrator:
         Raises:
             LocalError: what comes of it doesn't add up, or is none; nothing was changed.
         """
-        if not isinstance(changes, Mapping):
-            raise LocalError(f"objectives: expected a mapping of names to weights, got {changes!r}")
-        found = dict(self._objectives)
-        for name, given in changes.items():
-            if given is None:
-                self._known(name)
-                del found[name]
-            else:
-                found[name] = objective(name, given)
-        self._adopt(checked(found))
+        self._adopt(changed(self._objectives, changes))
 
     def _known(self, name: str) -> None:
         if name not in self._objectives:

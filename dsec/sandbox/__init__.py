@@ -205,6 +205,23 @@ class AgentSandbox:
             self._states.put(atom)
             return self._env.last_observation()
 
+    def update_objectives(self, changes: Mapping[str, Mapping[str, Any] | None]) -> None:
+        """Change the objectives of the reward, in force from the next step on, and in every
+        successor: the change has its place in the order of steps.
+
+        Args:
+            changes: by name, `{"weight": 0..1, "type": "dense" | "sparse"}` as the objective is
+                from now on, or None to take it away; those that are not named stay.
+
+        Raises:
+            LocalError: this sandbox has no such reward, or what comes of it doesn't add up; nothing
+                was changed.
+            UserCodeError: an `entry` names nothing that can be imported here.
+            EnvironmentLost: the environment died of it: `reset` it.
+        """
+        with self._env.using():
+            self._states.update_objectives(changes)
+
     def fork(self, *, record: str | Path | None = None) -> AgentSandbox:
         """Another sandbox that goes on from here, with random streams of its own: those follow from
         this one's seed, from where it stands and from how often it was forked. To go on with the

@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from dsec.errors import AtomForeign, EnvironmentLost, SnapshotError
+from dsec.errors import AtomForeign, EnvironmentLost, LocalError, SnapshotError
 from dsec.failover import keep
 from dsec.failover.codecs import ambient, object_codec_named
 from dsec.ipc.frames import Enrol, Role
 from dsec.ipc.layout import FLAG_INFRA
+from dsec.reward.objectives import changed, objectives
 from dsec.runners.cuts import NO_CODEC
 from dsec.runners.heir_actor import STATELESS
+from dsec.runners.lookup import resolve
 from dsec.runners.sections import Cut, make_atom
 from dsec.sandbox.lanes import Lanes
 from dsec.sandbox.trees import copy_fixed
@@ -31,6 +33,9 @@ from dsec.sml.atom import Atom, Faith, RandomState, Snapshot
 
 _NOTHING = ambient.encoded(RandomState())  # the process's own is in the codec's bytes
 _OWN_CODEC = "state"
+_NO_OBJECTIVES = (
+    "this sandbox has no reward of several objectives: make it with reward={'objectives': {...}}"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +156,24 @@ class States:
         self._window.clear()
         if atom.rewards is not None:
             self._window.extend(np.frombuffer(atom.rewards.rewards, np.float64).tolist())
+
+    def update_objectives(self, changes: Mapping[str, Any]) -> None:
+        """See AgentSandbox.update_objectives."""
+        if not self._reward:
+            raise LocalError(_NO_OBJECTIVES)
+        self._ask({"do": "objectives", "changes": None})
+        kept, state = self._reward_at(self._lanes.seq(0)), list[Any]()
+        if kept.codec == _OWN_CODEC:
+            reader = Pair(lambda: None, state.append)
+            object_codec_named(_OWN_CODEC, reader).restore(kept.parts[0])
+        told = state[0].get("objectives") if state and isinstance(state[0], dict) else None
+        if told is None:
+            raise LocalError(_NO_OBJECTIVES)
+        known = objectives(told)
+        for name, each in changed(known, changes).items():
+            if each.entry and each != known.get(name):
+                resolve(each.entry, where=f"objective {name!r}")
+        self._ask({"do": "objectives", "changes": {**changes}})
 
     def _ask(self, asked: dict[str, Any]) -> dict[str, Any]:
         lanes = self._lanes
