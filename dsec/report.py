@@ -16,6 +16,7 @@ from dsec.ipc.frames import (
     Finished,
     Phase,
     Protection,
+    Ready,
     Role,
 )
 from dsec.origin import MISMATCH
@@ -153,11 +154,11 @@ class Failover:
 @dataclass(slots=True)
 class AgentReport:
     """Where one agent stands. `state` is `starting`, `ready` (it waits for others to start),
-    `running`, `done` or `quarantined`; `before` counts those of its steps that earlier lives of the
-    run made; `failovers` counts what it survived, `recycled` how often a healthy runner of it was
-    replaced by a fresh one, `protection` says by role how its state is kept, `pinned` what keeps
-    its process deterministic; `chain` is the value of its hash chain at the end, in hexadecimal
-    digits."""
+    `running`, `done` or `quarantined`; `before` counts those of its steps that earlier lives of
+    the run made; `failovers` counts what it survived, `recycled` how often a healthy runner of
+    it was replaced by a fresh one, `protection` says by role how its state is kept, `pinned`
+    what keeps its process deterministic, `open` what its isolation asks for and this system
+    can't enforce; `chain` is the value of its hash chain at the end, in hexadecimal digits."""
 
     name: str
     group: str
@@ -172,6 +173,7 @@ class AgentReport:
     recycled: int = 0
     protection: dict[Role, Protection] = field(default_factory=dict)
     pinned: dict[Role, dict[str, str]] = field(default_factory=dict)
+    open: dict[Role, tuple[str, ...]] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     death: Death | None = None
     chain: str = ""
@@ -182,6 +184,10 @@ class AgentReport:
         self.return_sum = said.return_sum
         if isinstance(said, AgentProgress):
             self.returns_last = said.returns_last
+
+    def holds(self, role: Role, said: Ready) -> None:
+        """Take in what holds in the process of a role, and what doesn't."""
+        self.pinned[role], self.open[role] = said.pinned, said.open
 
     def enter(self, state: str) -> bool:
         """Take in a state of the agent's lifecycle; whether that is news for anybody."""

@@ -18,6 +18,8 @@ class ImageSpec:
     """A runtime image: a zygote that has imported `modules`, and of `warm` what it can (see the
     frame Prepare), and forks runners on request.
 
+    `environment` names the variables that it keeps beside those that Python and its libraries need
+    (launch.scrubbed); None: it keeps all.
     `own`: nobody's configuration named these modules, so it isn't to blame where they can't be
     imported: this machine, or what is installed on it, is.
     """
@@ -27,6 +29,7 @@ class ImageSpec:
     import_timeout_s: float = 120.0
     own: bool = False
     warm: tuple[str, ...] = ()
+    environment: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from dsec.failover.detect import Word
 from dsec.ipc.frames import Crashing, ErrorInfo, Failed, ImportFailed, Phase, Retired, Role
 from dsec.ipc.segment import CrashRecord
+from dsec.ipc.syscalls import name_of
 from dsec.report import EXIT_FAILED, RECYCLED, Death, signal_name
 from dsec.spec import ImageSpec
 
@@ -88,6 +89,9 @@ def diagnose(found: Evidence) -> Death:
     signum = crashing.signal if crashing is not None else found.signum
     kind = "signal" if signum else "exit"
     cause = how_it_ended(signum, found.code, in_phase(phase))
+    if crashing is not None and crashing.call >= 0:
+        denied = name_of(crashing.call)
+        cause += f": its isolation denies the system call {denied} (isolation.profile)"
     if sender:
         cause += f", sent by {f'process {sender}' if sender > 0 else 'another process'}"
     if found.verdict is not None:

@@ -24,7 +24,7 @@
 #define STACK_BYTES (128 * 1024)
 #define FRAMES_MAX 64
 
-static const int fatal[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+static const int fatal[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGSYS};
 #define FATAL_COUNT (int)(sizeof fatal / sizeof *fatal)
 
 static struct sigaction before[FATAL_COUNT];
@@ -92,16 +92,17 @@ static char *put_bytes(char *at, uint64_t value, int count)
     return at;
 }
 
-/* Say Crashing, as frames.py encodes it: a msgpack map of its tag and three numbers. It is one
+/* Say Crashing, as frames.py encodes it: a msgpack map of its tag and four numbers. It is one
  * datagram, so it can't come apart; where the channel is full the exit must do. */
-static void announce(int signo, int32_t sender, int64_t seq)
+static void announce(int signo, int32_t call, int32_t sender, int64_t seq)
 {
-    char frame[] = "\x84\xa1t\xa8" "crashing\xa6" "signal?\xa6" "sender\xd2" "????\xa3" "seq\xd3"
-                   "????????";
+    char frame[] = "\x85\xa1t\xa8" "crashing\xa6" "signal?\xa4" "call\xd2" "????\xa6" "sender\xd2"
+                   "????\xa3" "seq\xd3" "????????";
     char *end = frame + sizeof frame - 1;
     put_bytes(end - 8, (uint64_t)seq, 8);
     put_bytes(end - 17, (uint32_t)sender, 4);
-    end[-26] = (char)signo;
+    put_bytes(end - 29, (uint32_t)call, 4);
+    end[-36] = (char)signo;
     int fd = atomic_load_explicit(&control_fd, memory_order_relaxed);
     if (fd >= 0) {
         ssize_t sent = send(fd, frame, sizeof frame - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -129,7 +130,8 @@ static void write_record(int signo, const siginfo_t *info, const void *context)
         /* SYNC POINT crash: pairs with dsec_crash_read() in segment.c. */
         atomic_store_explicit(&page->crash.written, 1, memory_order_release);
     }
-    announce(signo, local.sender, seq);
+    int call = signo == SIGSYS && info->si_code > 0 ? info->si_syscall : -1;
+    announce(signo, call, local.sender, seq);
     write_line(&local);
 }
 

@@ -18,7 +18,7 @@ _attached: Outbox | None = None  # C keeps the address of its handle
 
 
 def arm(control_fd: int = -1) -> None:
-    """Install handlers for SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT on a stack of their own.
+    """Install handlers for SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGSYS on their own stack.
 
     On such a signal the process writes its crash record, one line and the native stack to stderr,
     and hands the signal to the handler installed before; the exit status stays the signal. A

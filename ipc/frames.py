@@ -38,6 +38,7 @@ from dsec.ipc.terms import ErrorInfo as ErrorInfo
 from dsec.ipc.terms import FailoverSettings as FailoverSettings
 from dsec.ipc.terms import Frame as Frame
 from dsec.ipc.terms import Harm as Harm
+from dsec.ipc.terms import Isolation as Isolation
 from dsec.ipc.terms import Origin as Origin
 from dsec.ipc.terms import Phase as Phase
 from dsec.ipc.terms import PlannedFault as PlannedFault
@@ -138,6 +139,7 @@ class Start(Frame, tag="start", frozen=True):
     limits: dict[str, int] = msgspec.field(default_factory=dict)
     cpus: tuple[int, ...] = ()
     failover: FailoverSettings = FailoverSettings()
+    isolation: Isolation = Isolation()
     chaos: Harm = Harm()
     origin: Origin | None = None
     caller: str = ""
@@ -234,11 +236,13 @@ class Constructed(Frame, tag="constructed", frozen=True):
 
 class Ready(Frame, tag="ready", frozen=True):
     """Constructed, wired, spaces known: Go may come. `learns` is only ever true of a policy.
-    `pinned` is what holds in this process, by name, where the run is deterministic."""
+    `pinned` is what holds in this process, by name, where the run is deterministic; `open` is what
+    its isolation asks for and this system can't enforce, a sentence each."""
 
     learns: bool = False
     pinned: dict[str, str] = msgspec.field(default_factory=dict)
     protection: Protection = Protection("none")
+    open: tuple[str, ...] = ()
 
 
 class Kept(Frame, tag="kept", frozen=True):
@@ -260,11 +264,12 @@ class Crashing(Frame, tag="crashing", frozen=True):
 
     `sender`: the process that sent the signal, -1 if that has no number here, 0 if nobody did.
     `seq`: the record that it was at, -1 if unknown; its progress word, where it has one, says so,
-    too."""
+    too. `call`: of SIGSYS, the number of the system call that its isolation denies; else -1."""
 
     signal: int
     sender: int = 0
     seq: int = -1
+    call: int = -1
 
 
 class Clone(Frame, tag="clone", frozen=True):

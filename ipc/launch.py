@@ -24,6 +24,15 @@ MARK = "DSEC_RUN"  # names the run in the environment of all its processes
 _ARGV = ("-P", "-m", "dsec.runners.zygote", "--control", "3", "--lifeline", "4")
 ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
+_KEPT = (
+    "PATH", "LANG", "LANGUAGE", "TZ", "TZDIR", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME",
+    "PYTHONHASHSEED", "PYTHONUTF8", "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX",
+    "PYTHONWARNINGS", "PYTHONFAULTHANDLER", "PYTHONMALLOC", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES",
+    "NVIDIA_VISIBLE_DEVICES", "MUJOCO_GL", "PYOPENGL_PLATFORM", "SDL_VIDEODRIVER",
+    "SDL_AUDIODRIVER",
+)  # fmt: skip
+_KEPT_PREFIXES = ("LC_", "DSEC_")
+
 DETERMINISTIC = {
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # else cuBLAS may add in another order each time
     "MKL_CBWR": "AUTO",  # else a sum may depend on how its array is aligned
@@ -50,6 +59,16 @@ def environment(run: str, *, deterministic: bool = False) -> Mapping[str, str]:
     return {**os.environ, **changes, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
 
 
+def scrubbed(env: Mapping[str, str], keep: Sequence[str] | None) -> Mapping[str, str]:
+    """Of an environment what Python, its libraries and we ourselves need, and the names in `keep`;
+    all of it where that is None. Whatever else is there (tokens, passwords, addresses) is then in
+    no process that is started with it, nor can be read in /proc."""
+    if keep is None:
+        return env
+    names = {*_KEPT, *ONE_THREAD, *DETERMINISTIC, *keep}
+    return {n: text for n, text in env.items() if n in names or n.startswith(_KEPT_PREFIXES)}
+
+
 def _site_folders() -> Iterator[str]:
     """Where installed packages lie, and what .pth files add. A zygote searches all that by itself;
     in PYTHONPATH it would come first, and another version of a package might be found."""
@@ -58,6 +77,14 @@ def _site_folders() -> Iterator[str]:
         for pth in sorted(folder.glob("*.pth")):
             lines = pth.read_text(errors="replace").splitlines()
             yield from (str(folder / line.strip()) for line in lines if line.strip())
+
+
+def lifeline() -> tuple[int, int]:
+    """A pipe that ends with us: its read end, for all that we start, and the write end, which they
+    can't open anew through the read end: whoever held it would keep all of them alive."""
+    reading, writing = os.pipe()
+    os.fchmod(reading, 0o444)
+    return reading, writing
 
 
 def inherited(theirs: socket.socket, lifeline: int, logs: Logs, stem: str) -> tuple[list[int], int]:
@@ -77,13 +104,16 @@ def inherited(theirs: socket.socket, lifeline: int, logs: Logs, stem: str) -> tu
         raise
 
 
-def exec_zygote(fds: Sequence[int], env: Mapping[str, str]) -> int:
-    """Start a zygote with `fds` (control, lifeline, stdout, stderr) and no others; return its pid.
+def exec_zygote(
+    fds: Sequence[int], env: Mapping[str, str], keep: Sequence[str] | None = None
+) -> int:
+    """Start a zygote with `fds` (control, lifeline, stdout, stderr) and no others, and of `env`
+    what `scrubbed` leaves; return its pid.
 
     Raises:
         OSError: the system can't.
     """
-    return execute(_ARGV, dict(zip((3, 4, 1, 2), fds, strict=True)), env)
+    return execute(_ARGV, dict(zip((3, 4, 1, 2), fds, strict=True)), scrubbed(env, keep))
 
 
 def execute(argv: Sequence[str], fds: Mapping[int, int], env: Mapping[str, str]) -> int:

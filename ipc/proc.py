@@ -84,6 +84,7 @@ class Stat(NamedTuple):
     group: int
     cpu_ticks: int
     exiting: bool = True
+    parent: int = 0
 
 
 def read_stat(pid: int) -> Stat:
@@ -95,7 +96,8 @@ def read_stat(pid: int) -> Stat:
         return Stat("X", 0, 0)
     field = text[text.rindex(b")") + 2 :].split()
     exiting = bool(int(field[6]) & _PF_EXITING)
-    return Stat(field[0].decode(), int(field[2]), int(field[11]) + int(field[12]), exiting)
+    ticks = int(field[11]) + int(field[12])
+    return Stat(field[0].decode(), int(field[2]), ticks, exiting, int(field[1]))
 
 
 def threads_of(pid: int) -> list[int]:

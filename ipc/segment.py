@@ -125,6 +125,8 @@ def _reserve(name: str, size: int) -> int:
         raise _no_memory(name, size, room)
     try:
         fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        # Who has it for reading only can't open it anew for writing, unless it may change its mode.
+        os.fchmod(fd, 0o400)
     except OSError as error:
         raise _no_descriptor(name, error) from None
     try:

@@ -40,7 +40,7 @@ class System:
     inherited = staticmethod(launch.inherited)
     logs = Logs
     pair = staticmethod(channel.pair)
-    pipe = staticmethod(os.pipe)
+    pipe = staticmethod(launch.lifeline)
     close = staticmethod(os.close)
 
     # Segments, by their descriptors.

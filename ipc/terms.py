@@ -134,6 +134,31 @@ class Harm(msgspec.Struct, frozen=True):
         return bool(self.chances or self.planned)
 
 
+class Isolation(msgspec.Struct, frozen=True):
+    """What a runner gives up before it loads user code.
+
+    `profile` is `none`, `default` or `strict`. `network`: it may use the internet. `uid`: whose
+    process it becomes, -1: it stays what it is. `read`, `write`: what it may open beyond what
+    Python needs; `folder`: where its own temporary files go if they can't be in memory;
+    `hidden`: the run's directory. `processes`, `scratch_mb`: at most so many, together with
+    threads; at most so much in temporary files; 0: no limit. `reads_all`: as another user it
+    may read what only root may, in the folders that it may read at all. `require`: not to start
+    with less than all of it.
+    """
+
+    profile: str = "default"
+    network: bool = True
+    uid: int = -1
+    read: tuple[str, ...] = ()
+    write: tuple[str, ...] = ()
+    folder: str = ""
+    hidden: str = ""
+    processes: int = 0
+    scratch_mb: int = 0
+    reads_all: bool = False
+    require: bool = False
+
+
 class Protection(msgspec.Struct, frozen=True):
     """What a runner chose, and measured, to protect its state.
 

@@ -79,7 +79,7 @@ class Recovery:
         """The agent runs: protect its roles."""
         for role, runner in self._agent.runners.items():
             ready = runner.said[frames.Ready]
-            self._agent.report.pinned[role] = ready.pinned
+            self._agent.report.holds(role, ready)
             self._protected(role, ready.protection)
 
     def spare(self, role: Role) -> bool:
@@ -175,8 +175,10 @@ class Recovery:
             return not fds or self._keep(runner, seat, frame, fds)
         if len(fds) != 1 or runner in seat.lost:
             return len(fds) == 1
-        if runner is seat.standby:
-            return False
+        system, parent = self._run.system, self._run.system.read_stat(frame.pid).parent
+        mine = parent in (runner.pid, system.getpid()) and not self._run.reaper.watches(frame.pid)
+        if runner is seat.standby or not mine:
+            return not parent  # gone already; else it names somebody whom we would kill for it
         if seat.standby is not None:
             seat.standby.release()
         seat.standby = self._agent.make(role)

@@ -141,7 +141,7 @@ class Zygote(Server):
         try:
             fds = runner.descriptors()
             try:
-                pid = self.run.system.exec_zygote(fds, self.run.environment)
+                pid = self.run.system.exec_zygote(fds, self.run.environment, self.image.environment)
             finally:
                 self.run.system.close_all(fds)
         except (MachineError, OSError) as error:

@@ -32,7 +32,7 @@ from dsec.ipc.frames import (
     Role,
     Start,
 )
-from dsec.runners import isolate
+from dsec.runners import isolate, isolation
 from dsec.runners.failure import (
     EXIT_FAILED,
     EXIT_KERNEL_GONE,
@@ -129,6 +129,7 @@ def _run_role(session: Session) -> int:
     try:
         isolate.set_limits(session.start.limits)
         isolate.set_cpus(session.start.cpus)
+        session.open = isolation.enter(session.start.isolation)  # no user code has run so far
         session.reseed()
         module = _ROLE_MODULES[session.role]
         if session.role is Role.ENV and session.start.caller:

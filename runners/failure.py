@@ -31,6 +31,7 @@ TRACEBACK_CHARS_MAX = 24_000  # at four bytes a character a frame still holds bo
 _MACHINERY = (str(Path(__file__).parent) + "/", importlib.__file__, "<frozen importlib")
 
 _T = TypeVar("_T")
+_because: Callable[[BaseException], str] | None = None
 
 
 class UserCodeError(DsecError):
@@ -61,6 +62,12 @@ class RunnerExit(BaseException):
         self.code = code
 
 
+def explain_with(because: Callable[[BaseException], str]) -> None:
+    """From now on ask this for what is behind an exception, and say that, too."""
+    global _because
+    _because = because
+
+
 def describe(error: BaseException, *, where: str = "") -> ErrorInfo:
     """Put an exception into words.
 
@@ -77,9 +84,12 @@ def describe(error: BaseException, *, where: str = "") -> ErrorInfo:
             lookup=error.lookup,
             others=tuple(describe(each) for each in error.others),
         )
+    because = _because
+    text = _text_of(error)
+    why = "" if because is None else _guarded(lambda: because(error), "")
     return ErrorInfo(
         type=_type_name(error),
-        message=clean(_text_of(error), MESSAGE_CHARS_MAX),
+        message=clean(f"{text} ({why})" if why else text, MESSAGE_CHARS_MAX),
         traceback=_format(error),
         where=where,
     )

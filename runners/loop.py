@@ -93,6 +93,7 @@ class Session:
         draining, fenced: Drain has come; it said that those whom this runner reads are gone.
         attention: the channel wants to be looked at, or has said that the stream is to end.
         lifeline: the descriptor that ends this process with the supervisor.
+        open: what its isolation asks for and this system can't enforce, a sentence each.
     """
 
     def __init__(self, channel: Channel, start: Start, lifeline: int = -1) -> None:
@@ -106,6 +107,7 @@ class Session:
         self.where = ""
         self.draining = self.fenced = False
         self.attention = False
+        self.open: tuple[str, ...] = ()
         self._seeded: frozenset[str] = frozenset()
         self._taking = False
         self._told_at = time.monotonic()
@@ -295,7 +297,7 @@ def live(session: Session, wiring: Wiring, worker: Worker) -> None:
     session.phase = Phase.IDLE
     wiring.outbox.enter(Phase.IDLE, 0)
     pinned = pin.in_force() if session.start.deterministic else {}
-    session.channel.send(Ready(learns=worker.learns, pinned=pinned))
+    session.channel.send(Ready(learns=worker.learns, pinned=pinned, open=session.open))
     try:
         go, _ = session.expect(Go)
     except DrainedEarly:

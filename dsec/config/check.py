@@ -19,6 +19,7 @@ from pydantic_core import ErrorDetails
 from dsec.config.faults import check_faults
 from dsec.config.hosts import check_hosts
 from dsec.config.kinds import AGENTS_MAX
+from dsec.config.limits import Isolation
 from dsec.config.models import ORCHESTRATOR, Config, Fault, Objective
 from dsec.config.source import KeyPath, Source, dotted, quoted
 from dsec.errors import Diagnostic
@@ -256,6 +257,7 @@ def _across(source: Source) -> Iterator[Diagnostic]:
             yield from _check_reward(source, agent, ("agents", index, "reward"))
             yield from _check_failover(source, agent, ("agents", index, "failover", "standby"))
             yield from _check_intervals(source, agent, ("agents", index))
+            yield from _check_isolation(source, agent, ("agents", index, "isolation"))
     total = sum(count for _, count in _named(agents))
     if total > AGENTS_MAX:
         if all(count <= AGENTS_MAX for _, count in _named(agents)):
@@ -363,6 +365,16 @@ def _check_intervals(source: Source, agent: dict[str, Any], path: KeyPath) -> It
             f"a snapshot lies at each {snapshot:,} steps (snapshot_interval), which is no multiple "
             f"of {sync:,}",
         )
+
+
+def _check_isolation(source: Source, agent: dict[str, Any], path: KeyPath) -> Iterator[Diagnostic]:
+    """Only the strict profile has anything to set."""
+    isolation = agent.get("isolation")
+    if not isinstance(isolation, dict) or isolation.get("profile") == "strict":
+        return
+    for key in isolation.keys() & Isolation.model_fields.keys() - {"profile"}:
+        if isolation[key] not in (None, Isolation.model_fields[key].default):
+            yield source.diagnostic((*path, key), "has an effect only with profile: strict")
 
 
 def _check_kwargs(source: Source, value: Any, path: KeyPath) -> Iterator[Diagnostic]:

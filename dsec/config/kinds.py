@@ -53,16 +53,16 @@ def _agent_name(value: str) -> str:
     return value
 
 
-def _only(option: bool | int | str) -> AfterValidator:
-    """The type of a key that has one value for now, because nothing implements the others."""
-    name = str(option).lower() if isinstance(option, bool) else str(option)
-
-    def validate(value: bool | int | str) -> bool | int | str:
-        if value != option:
-            raise _say(f"only {name} is available in this version")
+def _absolute(value: str) -> str:
+    if value.startswith("/") and "\0" not in value:
         return value
+    raise _say("expected a path that begins with /, for a run may be started anywhere")
 
-    return AfterValidator(validate)
+
+def _variable(value: str) -> str:
+    if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value):
+        return value
+    raise _say("expected the name of an environment variable: letters, digits and _")
 
 
 def _entry(value: str) -> str:
@@ -134,5 +134,13 @@ Restartings = Annotated[int, Field(ge=0, le=10**9), BeforeValidator(whole)]
 Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Chance = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, le=WEEK_S, allow_inf_nan=False)]
-OnlyTrue = Annotated[bool, _only(True), WithJsonSchema({"const": True})]
+AbsolutePath = Annotated[
+    str, AfterValidator(_absolute), WithJsonSchema({"type": "string", "pattern": "^/"})
+]
+VariableName = Annotated[
+    str,
+    AfterValidator(_variable),
+    WithJsonSchema({"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]*$"}),
+]
+Processes = Annotated[int, Field(ge=4, le=2**20), BeforeValidator(whole)]
 Kwargs = Annotated[dict[str, Any], WithJsonSchema({"type": "object"})]

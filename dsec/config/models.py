@@ -9,32 +9,23 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    model_validator,
-)
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.config import JsonDict
 
+from dsec.config.base import Model
 from dsec.config.kinds import (
     STEPS_MAX,
     WEEK_S,
     AgentName,
     Amount,
     Chance,
-    Cores,
     Count,
     Entry,
     EnvId,
     FileName,
-    Files,
     HostPort,
     Interval,
     Kwargs,
-    Mebibytes,
-    OnlyTrue,
     Restartings,
     Seconds,
     Seed,
@@ -44,29 +35,11 @@ from dsec.config.kinds import (
     WrapperEntry,
     whole,
 )
+from dsec.config.limits import Isolation, Limits
 
 
 def _one_of(*names: str) -> JsonDict:
     return {"oneOf": [{"required": [name]} for name in names]}
-
-
-class Model(BaseModel):
-    """Base of all models: nothing unknown, nothing converted, nothing changed afterwards."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        strict=True,
-        frozen=True,
-        ser_json_inf_nan="constants",  # else they would be None in an environment's keywords
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _blank_is_absent(cls, data: Any) -> Any:
-        # `kwargs:` with nothing behind it is null in YAML and means "left out" to who wrote it.
-        if not isinstance(data, dict):
-            return data
-        return {k: v for k, v in data.items() if v is not None or k not in cls.model_fields}
 
 
 class Run(Model):
@@ -255,27 +228,6 @@ class Deadlines(Model):
     close_s: Seconds = Field(default=5.0, description="close() of any of the three.")
 
 
-class Limits(Model):
-    """Limits of each of the agent's processes."""
-
-    memory_mb: Mebibytes | None = Field(
-        default=None,
-        description="Data memory (RLIMIT_DATA) in MiB; more is refused to the runner. "
-        "Left out: no limit.",
-    )
-    open_files: Files | None = Field(
-        default=None,
-        description="Open file descriptors. Left out: what the shell that started the run had.",
-    )
-    cpus: Cores | None = Field(
-        default=None,
-        description="Numbers of the processor cores that they may run on. Left out: all that the "
-        "run may use.",
-        examples=[[0, 1]],
-    )
-    network: OnlyTrue = Field(default=True, description="Only true: the network is not taken away.")
-
-
 class Ipc(Model):
     """The rings between an agent's processes."""
 
@@ -321,6 +273,7 @@ class Agent(Model):
     failover: Failover = Field(default_factory=Failover)
     deadlines: Deadlines = Field(default_factory=Deadlines)
     limits: Limits = Field(default_factory=Limits)
+    isolation: Isolation = Field(default_factory=Isolation)
     ipc: Ipc = Field(default_factory=Ipc)
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsec import rundir
 from dsec.config import Agent
-from dsec.engine import talk, telling
+from dsec.engine import isolating, talk, telling
 from dsec.engine.handover import Parcels
 from dsec.engine.hosted import hosted_spec
 from dsec.engine.methods import AgentRow
@@ -171,6 +171,9 @@ class Sandbox:
                 claimed = rundir.claim(Path(order.out), self._agent.name)
             place = str(claimed.path if claimed is not None else self._place)
             spec = hosted_spec(order, self._agent, run_dir=place, open_files=self._open_files)
+            spec, unenforced = isolating.settle(spec)
+            for each in isolating.lines(unenforced):
+                self.said(talk.Noted("warning", "isolation not enforced", {"what": each}))
             supervisor = Supervisor(
                 spec, _Hooks(self), shared_process=True, orphaned=orphaned, servers=servers
             )

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Literal
 
 from dsec.config import Agent, Config, KeyPath
 from dsec.spec import ImageSpec
 
-BASE_IMAGE = "base"
+BASE_IMAGE, STRICT_IMAGE = "base", "strict"
 # Ours, and free of torch: every image has them, so that only what differs is imported again.
 BASE_MODULES = (
     "numpy",
@@ -49,6 +50,7 @@ LAZY_WRAPPERS = {"AtariPreprocessing": "cv2", "ResizeObservation": "cv2"}
 class _Image:
     modules: tuple[str, ...]
     warm: dict[str, None] = field(default_factory=dict)  # a set that keeps its order
+    environment: tuple[str, ...] | None = None
 
 
 class Images:
@@ -59,6 +61,8 @@ class Images:
 
     def for_env(self, agent: Agent) -> str:
         """The image of an agent's env runners."""
+        if is_strict(agent, "env"):
+            return self._strict(agent)
         named = [module_of(entry) for entry, _ in _env_entries(agent)]
         lazy, warm = [], []
         if agent.env.id is not None:
@@ -70,18 +74,33 @@ class Images:
         tools = [LAZY_WRAPPERS[w.entry] for w in agent.env.wrappers if w.entry in LAZY_WRAPPERS]
         return self._find(named, lazy + tools, warm + tools)
 
-    def for_entry(self, entry: str) -> str:
-        """The image of a policy's or reward's runners."""
-        return self._find([module_of(entry)], (), ())
+    def for_entry(self, agent: Agent, role: Literal["policy", "reward"]) -> str:
+        """The image of an agent's policy or reward runners."""
+        if is_strict(agent, role):
+            return self._strict(agent)
+        return self._find([module_of(getattr(agent, role).entry)], (), ())
 
     def specs(self, timeout_s: float) -> tuple[ImageSpec, ...]:
         """All of them, the base first; each has `timeout_s` to import its modules."""
         return tuple(
             ImageSpec(
-                name, image.modules, timeout_s, own=name == BASE_IMAGE, warm=tuple(image.warm)
+                name,
+                image.modules,
+                timeout_s,
+                own=name == BASE_IMAGE or image.environment is not None,
+                warm=tuple(image.warm),
+                environment=image.environment,
             )
             for name, image in self._images.items()
         )
+
+    def _strict(self, agent: Agent) -> str:
+        """One that has loaded nothing that a configuration named, for what it has loaded is in all
+        its runners, and was not under their profile; with the environment that they may see."""
+        keep = tuple(sorted(set(agent.isolation.environment)))
+        name = "+".join((STRICT_IMAGE, *keep))
+        self._images.setdefault(name, _Image(BASE_MODULES, environment=keep))
+        return name
 
     def _find(self, modules: Iterable[str], lazy: Iterable[str], warm: Iterable[str]) -> str:
         """The image with these modules beside the base's, made if there is none yet.
@@ -96,6 +115,11 @@ class Images:
         image = self._images.setdefault(name, _Image((*BASE_MODULES, *own)))
         image.warm.update(dict.fromkeys(warm))
         return name
+
+
+def is_strict(agent: Agent, role: str) -> bool:
+    """Whether a role of an agent has the profile `strict`."""
+    return agent.isolation.profile == "strict" and role in agent.isolation.roles
 
 
 def module_of(entry: str) -> str:

@@ -19,13 +19,14 @@ import msgspec
 
 from dsec.config import Agent, Chaos, Config, Loaded, agent_names
 from dsec.engine import identity
-from dsec.engine.images import BASE_IMAGE, Images
+from dsec.engine.images import BASE_IMAGE, Images, is_strict
 from dsec.errors import ConfigError, FrameError
 from dsec.ipc import frames
 from dsec.ipc.frames import (
     EnvSettings,
     FailoverSettings,
     Harm,
+    Isolation,
     Origin,
     Phase,
     PlannedFault,
@@ -207,12 +208,12 @@ def agent_spec(
         (Role.ENV, images.for_env(agent), {"env": _env_settings(agent)}),
         (
             Role.POLICY,
-            images.for_entry(agent.policy.entry),
+            images.for_entry(agent, "policy"),
             {"entry": agent.policy.entry, "kwargs": agent.policy.kwargs},
         ),
         (
             Role.REWARD,
-            images.for_entry(agent.reward.entry),
+            images.for_entry(agent, "reward"),
             {"entry": agent.reward.entry, "kwargs": agent.reward.keywords()},
         ),
     ]
@@ -231,6 +232,7 @@ def agent_spec(
             limits=limits,
             cpus=tuple(sorted(set(agent.limits.cpus or ()))),
             failover=_failover(agent),
+            isolation=_isolation(agent, role),
             chaos=Harm(_chances(chaos, role)),
             deterministic=deterministic,
             atoms=atoms,
@@ -275,6 +277,24 @@ def _alike(
         model, name=name, runners=tuple(runners), rank=rank, first=start.first,
         chain=start.chain, parent=start.parent, fork_index=start.fork_index,
     )  # fmt: skip
+
+
+def _isolation(agent: Agent, role: Role) -> Isolation:
+    """What a runner gives up; uid 0 or more: it is to be a user of its own, see isolating.py."""
+    given, network = agent.isolation, agent.limits.network
+    if not is_strict(agent, role.name.lower()):
+        profile = "none" if given.profile == "none" else "default"
+        return Isolation(profile, network=network is not False)
+    return Isolation(
+        "strict",
+        network=bool(network),
+        uid=0 if given.uid == "own" else -1,
+        read=tuple(given.read),
+        write=tuple(given.write),
+        processes=given.processes,
+        scratch_mb=given.scratch_mb,
+        require=given.require,
+    )
 
 
 def _failover(agent: Agent) -> FailoverSettings:

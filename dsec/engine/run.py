@@ -14,14 +14,14 @@ import os
 import platform
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsec import __version__, rundir, signals
 from dsec.config import Loaded, Override, dump, load
-from dsec.engine import footprint, identity, preflight
+from dsec.engine import footprint, identity, isolating, preflight
 from dsec.engine import fork as forking
 from dsec.engine import resume as resuming
 from dsec.engine.advice import remedy
@@ -180,6 +180,7 @@ def _run(options: RunOptions, view: View, claimed: list[rundir.RunDir]) -> Outco
         loaded, run_dir=str(directory.path), seed=seed, open_files=open_files, starts=starts,
         run_id=run_id,
     )  # fmt: skip
+    spec, unenforced = isolating.settle(spec)
     resolved = loaded.config.model_copy(
         update={"run": loaded.config.run.model_copy(update={"seed": seed})}
     )
@@ -193,6 +194,7 @@ def _run(options: RunOptions, view: View, claimed: list[rundir.RunDir]) -> Outco
     directory.write_json(identity.FILE, identity.sealed(facts, text))
     directory.write_text(identity.CONFIG, text)
     view.begin(str(directory.path), len(spec.agents), seed)
+    _warn(view, unenforced)
     if loaded.config.pool is not None:
         reached = preflight.reach(loaded.config.pool)
         view.log("info", "pool", backend=reached.name, why=reached.why)
@@ -214,6 +216,13 @@ def _free_pool_name(name: str) -> None:
             f"an earlier run in the same place has left pool {name}, and it was to be kept",
             f"See what it holds: dsec-rdma-gc {name}; to take it away: --force --persisted",
         )
+
+
+def _warn(view: View, unenforced: Mapping[str, Sequence[str]]) -> None:
+    """What the configuration asks for and this machine can't enforce is not pretended."""
+    for group, said in unenforced.items():
+        for each in said:
+            view.log("warning", "isolation not enforced", agents=group, what=each)
 
 
 def _tell(view: View, past: resuming.Past) -> None:
@@ -295,6 +304,8 @@ def validate(config: Path, overrides: Sequence[Override], scratch: Path, view: V
         open_files = _preflight(loaded, len(quotas(loaded.config)))
         seed = loaded.config.run.seed or 0
         spec = make_spec(loaded, run_dir=str(scratch), seed=seed, open_files=open_files, dry=True)
+        spec, unenforced = isolating.settle(spec)
+        _warn(view, unenforced)
         report = _supervise(spec, view, None)
         problems = config_problems(loaded, report, dry=True)
         if problems:

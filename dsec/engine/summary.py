@@ -104,6 +104,11 @@ def details(report: RunReport, ledger: Ledger | None = None) -> dict[str, Any]:
                     for role, pinned in sorted(agent.pinned.items())
                     if pinned
                 },
+                "not_enforced": {
+                    role.name.lower(): list(said)
+                    for role, said in sorted(agent.open.items())
+                    if said
+                },
                 "atom_seq": report.atoms.seq.get(agent.name) if report.atoms is not None else None,
                 "protection": {
                     role.name.lower(): msgspec.to_builtins(protection)

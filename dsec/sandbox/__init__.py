@@ -72,7 +72,7 @@ class AgentSandbox:
         pool: of atoms, as `pool` of a configuration file; {} for one of 64 MiB, which is what
             `sync_interval` alone gives. Left out: `snapshot` makes atoms, and nothing else.
         step_api: `gymnasium`: `step` returns five values; `gym`: the four of the old Gym.
-        failover, deadlines, limits: as in a configuration file, see docs/CONFIG.md; and
+        failover, deadlines, limits, isolation: as in a configuration file, see docs/CONFIG.md; and
             `failover={"cached_steps": k}`: while a process that died is being replaced, up to k
             steps are answered at once with the last observation, see the guide under "Coasting".
         record: a new directory for a recording of all transitions, as `dsec-kernel run` makes one.
@@ -103,6 +103,7 @@ class AgentSandbox:
         failover: Mapping[str, Any] | None = None,
         deadlines: Mapping[str, float] | None = None,
         limits: Mapping[str, Any] | None = None,
+        isolation: Mapping[str, Any] | None = None,
         record: str | Path | None = None,
         start_timeout_s: float | None = None,
         answer_timeout_s: float | None = None,
@@ -126,6 +127,7 @@ class AgentSandbox:
             failover=failover,
             deadlines=deadlines,
             limits=limits,
+            isolation=isolation,
             reward=reward,
             record=record,
             sync_interval=sync_interval,

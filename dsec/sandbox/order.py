@@ -63,6 +63,7 @@ class Given:
     failover: Mapping[str, Any] | None = None
     deadlines: Mapping[str, float] | None = None
     limits: Mapping[str, Any] | None = None
+    isolation: Mapping[str, Any] | None = None
     reward: str | Mapping[str, Any] | None = None
     record: str | Path | None = None
     sync_interval: int | None = None
@@ -95,7 +96,7 @@ def make_order(given: Given, *, lanes: int, num_envs: int, autoreset: str) -> ta
     if given.reward is not None:
         agent["reward"] = {"entry": given.reward} if isinstance(given.reward, str) else given.reward
     profile = RESOURCE_PROFILES[given.profile]
-    for key in ("failover", "deadlines", "limits", "ipc"):
+    for key in ("failover", "deadlines", "limits", "isolation", "ipc"):
         told = getattr(given, key, None)
         if told is not None and not isinstance(told, Mapping):
             raise TypeError(f"{key} is a dict of keys of docs/CONFIG.md, not {told!r}")

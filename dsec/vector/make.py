@@ -39,6 +39,7 @@ def make_vec(
     failover: Mapping[str, Any] | None = None,
     deadlines: Mapping[str, float] | None = None,
     limits: Mapping[str, Any] | None = None,
+    isolation: Mapping[str, Any] | None = None,
     record: str | Path | None = None,
     start_timeout_s: float | None = None,
     answer_timeout_s: float | None = None,
@@ -58,8 +59,8 @@ def make_vec(
         record: a new directory for a recording of all transitions, as `dsec-kernel run` makes
             one; its agents are `vector-000` and so on, one for each process. With next-step
             autoreset, of one environment for each process only.
-        resource_profile, seed, snapshot_interval, failover, deadlines, limits, start_timeout_s,
-            answer_timeout_s: as for `AgentSandbox`.
+        resource_profile, seed, snapshot_interval, failover, deadlines, limits, isolation,
+            start_timeout_s, answer_timeout_s: as for `AgentSandbox`.
 
     Raises:
         ValueError, TypeError: an argument that doesn't exist, or isn't in its range.
@@ -79,6 +80,7 @@ def make_vec(
         failover=failover,
         deadlines=deadlines,
         limits=limits,
+        isolation=isolation,
         reward=reward,
         record=record,
     )
@@ -86,12 +88,9 @@ def make_vec(
     order = make_order(given, lanes=lanes, num_envs=width, autoreset=_MODES[mode])
     start_s, answer_s, close_s = limits_of(order)
     opened = Lanes(
-        order,
-        width,
-        start_s=start_timeout_s or start_s,
-        answer_s=answer_timeout_s or answer_s,
+        order, width, start_s=start_timeout_s or start_s, answer_s=answer_timeout_s or answer_s,
         close_s=close_s,
-    )
+    )  # fmt: skip
     return IsolatedVectorEnv(opened, mode, copy=copy, spec=spec_of(env_id))
 
 

@@ -93,8 +93,18 @@ MISTAKES = [
     ),
     (
         "count: 2",
-        "limits: {network: false}",
-        "c:5:14: agents[0].limits.network: only true is available in this version, got false",
+        "isolation: {profile: default, write: [/data]}",
+        "c:5:35: agents[0].isolation.write: has an effect only with profile: strict",
+    ),
+    (
+        "count: 2",
+        "isolation: {profile: strict, read: [data]}",
+        "c:5:41: agents[0].isolation.read[0]: expected a path that begins with /, for a run may ",
+    ),
+    (
+        "count: 2",
+        "isolation: {profile: strict, environment: [A=b]}",
+        "c:5:48: agents[0].isolation.environment[0]: expected the name of an environment variable",
     ),
     (
         "count: 2",

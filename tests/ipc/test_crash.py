@@ -72,7 +72,8 @@ def test_a_fault_leaves_address_phase_and_stacks() -> None:
 
 @pytest.mark.guarantee("G6")
 @pytest.mark.parametrize(
-    "signo", [signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT]
+    "signo",
+    [signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGSYS],
 )
 def test_every_fatal_signal_is_recorded_and_kept(signo: signal.Signals) -> None:
     with Wires() as wires:

@@ -170,7 +170,9 @@ class Machine(System):
             self.close_all(fds)
             raise
 
-    def exec_zygote(self, fds: Sequence[int], env: Mapping[str, str]) -> int:
+    def exec_zygote(
+        self, fds: Sequence[int], env: Mapping[str, str], keep: Sequence[str] | None = None
+    ) -> int:
         if self.refused("exec"):
             raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
         zygote = self.make_zygote(SUPERVISOR, [self.thing(fd).hold() for fd in fds])
@@ -257,7 +259,8 @@ class Machine(System):
         if process is None:
             return Stat("X", 0, 0)
         exiting = process.exiting if pid < 100_000 else process.threads_exiting
-        return Stat(process.letter, process.group, process.cpu_ticks, exiting)
+        ticks = process.cpu_ticks
+        return Stat(process.letter, process.group, ticks, exiting, process.parent)
 
     def threads_of(self, pid: int) -> list[int]:
         return [pid, pid * 100 + 1] if pid in self.processes else []
