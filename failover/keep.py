@@ -8,7 +8,8 @@ here knows what the bytes mean: they go back to a codec of the same role, never 
 process, and are not read at all unless the checksum fits.
 
 Format (little endian): slots of equal size, each a header of 128 bytes, the lengths of the parts
-(8 bytes each), and the parts. The checksum is xxh3-64 over all but itself.
+(8 bytes each), and the parts. The checksum is xxh3-64 over all but itself. It is written in C
+(sml/keep.c), for it is written often, and read here.
 """
 
 from __future__ import annotations
@@ -18,19 +19,18 @@ import mmap
 import os
 import struct
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import xxhash
 
 from dsec.errors import MachineError, SnapshotError
 from dsec.ipc import segment
+from dsec.sml._pool import ffi, lib
 
 PARTS_MAX: Final = 1 << 16
 _HEADER: Final = struct.Struct("<4sIQQQQQQQQII16s24xQ")
-_PROVEN: Final = struct.Struct("<4sIQQQQQQQQII16s24x")  # all of it that the checksum is of
 _LENGTH: Final = struct.Struct("<Q")
-_CHECKSUM: Final = struct.Struct("<Q")
-_CHECKSUM_AT: Final = _HEADER.size - _CHECKSUM.size
+_CHECKSUM_AT: Final = _HEADER.size - 8
 _MAGIC: Final = b"DSKP"
 _PAGE: Final = 4096
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -102,11 +102,11 @@ class Keeper:
     def __init__(self, name: str, *, history: bool = False) -> None:
         self._name = name
         self._history = history
-        self._slots = _ORDINARY
-        self._written = [0, 0]  # ordinary snapshots, and those at boundaries
-        self._generation = 0
+        self._c = ffi.new("asa_kept *", {"slots": _ORDINARY, "ordinary": _ORDINARY})
+        self._at = ffi.new("asa_kept_at *")
+        self._codec = ""
+        self._memory: tuple[Any, ...] = ()  # what the pointers in it lead to
         self._map: mmap.mmap | None = None
-        self._slot = 0
         self.size = 0
         self.fd = -1
 
@@ -119,33 +119,21 @@ class Keeper:
         Raises:
             MachineError: there is no memory for it; what was kept stays.
         """
-        parts = snapshot.parts
-        sizes = [*map(len, parts)]
-        total = _HEADER.size + _LENGTH.size * len(sizes) + sum(sizes)
-        fresh = total > self._slot
-        if fresh:
-            self._grow(total)
-        assert self._map is not None, "it has been made"
-        self._generation += 1
-        head = _PROVEN.pack(
-            _MAGIC, len(sizes), total, self._generation, snapshot.seq, snapshot.own, snapshot.first,
-            snapshot.second, snapshot.counted, self._slots, snapshot.interval,
-            snapshot.boundary | snapshot.faith << 8 | snapshot.beside << 16,
-            snapshot.codec.encode(),
-        )  # fmt: skip
-        whole = b"".join((head, struct.pack(f"<{len(sizes)}Q", *sizes), *parts))
-        proof = _CHECKSUM.pack(xxhash.xxh3_64_intdigest(whole))
-        at = self._slot * self._place(snapshot.boundary)
-        target = self._map
-        target[at + _HEADER.size : at + total] = memoryview(whole)[_CHECKSUM_AT:]
-        target[at : at + _HEADER.size] = head + proof
-        return fresh
-
-    def _place(self, boundary: bool) -> int:
-        apart = boundary and self._slots > _ORDINARY
-        written = self._written[apart]
-        self._written[apart] = written + 1
-        return _ORDINARY + written % (self._slots - _ORDINARY) if apart else written % _ORDINARY
+        parts, at = snapshot.parts, self._at
+        count = len(parts)
+        lengths = struct.pack(f"<{count}Q", *map(len, parts))
+        body = b"".join((lengths, *parts))
+        at.seq, at.own, at.first, at.second = snapshot[:4]
+        at.counted, at.interval = snapshot.counted, snapshot.interval
+        at.flags = snapshot.boundary | snapshot.faith << 8 | snapshot.beside << 16
+        if snapshot.codec is not self._codec:
+            self._codec = snapshot.codec
+            self._c.codec = self._codec.encode().ljust(16, b"\0")
+        if self._map is not None and not lib.asa_keep(self._c, at, count, body, len(body)):
+            return False
+        self._grow(_HEADER.size + len(body))
+        lib.asa_keep(self._c, at, count, body, len(body))
+        return True
 
     def _grow(self, total: int) -> None:
         slot = -(-(total + total // 2) // _PAGE) * _PAGE
@@ -166,15 +154,18 @@ class Keeper:
                 "Give the machine or its cgroup more memory, or set failover.standby to none.",
             ) from None
         self.close()
-        self.fd, self._map, self._slot, self.size = fd, made, slot, slots * slot
-        self._slots = slots
+        self.fd, self._map, self.size = fd, made, slots * slot
+        file, scratch = ffi.from_buffer("uint8_t[]", made), ffi.new("uint8_t[]", slot)
+        self._memory = file, scratch
+        self._c.file, self._c.scratch, self._c.slot, self._c.slots = file, scratch, slot, slots
 
     def close(self) -> None:
         """Let go of the memory file; again is no error."""
         if self._map is not None:
+            ffi.release(self._memory[0])  # or the map could not be closed
+            self._memory = ()
             self._map.close()
             self._map = None
-            self._slot = 0
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1

@@ -46,6 +46,20 @@ class _Lib:
     DSEC_FLAG_OVERFLOW: int
     DSEC_FLAG_REQUEST: int
     DSEC_LANES_MAX: int
+    DSEC_SLOT_PLAIN: int
+    DSEC_SLOT_SAME: int
+    DSEC_SLOT_SCALAR: int
+    DSEC_SLOT_LOOSE: int
+    DSEC_SLOT_WIDE: int
+    DSEC_SLOT_WORD: int
+    DSEC_SLOT_STILL: int
+    DSEC_NODE_DICT: int
+    DSEC_NODE_LIST: int
+    DSEC_NODE_ARRAY: int
+    DSEC_NODE_TOLD: int
+    DSEC_NODE_MEMORY: int
+    DSEC_ITEMS_TELL: int
+    DSEC_ITEMS_OTHER: int
     DSEC_GROUP_ROLE: int
     DSEC_LANE_OFF: int
     DSEC_LANE_IDLE: int
@@ -114,6 +128,8 @@ class _Lib:
     def dsec_join_release(self, j: CData, /) -> int: ...
     def dsec_join_remainder(self, j: CData, /) -> int: ...
     def dsec_watch(self, r: CData, count: int, copies: CData, changed: CData, /) -> int: ...
+    def dsec_items_take(self, t: CData, /) -> int: ...
+    def dsec_items_join(self, t: CData, /) -> int: ...
     def dsec_watch_signal(self, signo: int, /) -> int: ...
     def dsec_crash_arm(self, fd: int, /) -> int: ...
     def dsec_crash_attach(self, b: CData, /) -> int: ...

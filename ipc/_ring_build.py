@@ -9,7 +9,9 @@ from pathlib import Path
 from cffi import FFI
 
 HERE = Path(__file__).resolve().parent
-_NAMES = ("segment", "wait", "ring", "reader", "turn", "group", "join", "crash", "watch")
+_NAMES = (
+    *("segment", "wait", "ring", "reader", "turn", "group", "join", "crash", "watch", "items"),
+)
 SOURCES = tuple(f"{name}.c" for name in _NAMES)
 
 ffibuilder = FFI()

@@ -262,6 +262,88 @@ typedef struct {
     uint32_t entry;
 } dsec_region;
 
+/* ---- items.c: objects of Python are `void *` here, and their owners' affair */
+enum {
+    DSEC_SLOT_PLAIN = 0,  /* None, bool, float, integer: whatever it is now */
+    DSEC_SLOT_SAME = 1,   /* still the very same object: what stands before it says it all */
+    DSEC_SLOT_SCALAR = 2, /* of the type `same`, in the form `form` */
+    DSEC_SLOT_LOOSE = 3,  /* an array, another one each time: loose[number] */
+    DSEC_SLOT_WIDE = 4,   /* of memory, at `key`: an integer of 16 bytes */
+    DSEC_SLOT_WORD = 5,   /* one of 4 bytes */
+    DSEC_SLOT_STILL = 6,  /* `number` bytes which are still those at `same` */
+    DSEC_NODE_DICT = 0,
+    DSEC_NODE_LIST = 1,
+    DSEC_NODE_ARRAY = 2,
+    DSEC_NODE_TOLD = 3,   /* somebody else reads it */
+    DSEC_NODE_MEMORY = 4, /* some numbers in its memory */
+    DSEC_ITEMS_TELL = -1,
+    DSEC_ITEMS_OTHER = -2
+};
+
+typedef struct {
+    const uint8_t *data;
+    uint64_t nbytes;
+} dsec_text;
+
+typedef struct {
+    const char *format;
+    const uint64_t *shape;
+    uint64_t nbytes;
+    uint32_t axes;
+    uint32_t readonly;
+} dsec_form;
+
+typedef struct {
+    void *key; /* by identity; of memory, where it is */
+    void *same;
+    const dsec_form *form;
+    dsec_text before;
+    uint32_t kind;
+    uint32_t number;
+} dsec_item;
+
+typedef struct {
+    void *owner;
+    const dsec_item *slots;
+    uint8_t *room; /* enough for whatever it may hold */
+    dsec_text text; /* what it holds */
+    dsec_text after; /* the last slot; of an array, before its elements */
+    dsec_form form;
+    uint32_t count;
+    uint32_t kind;
+    uint32_t watched; /* its regions show each change; its number is their entry */
+} dsec_node;
+
+typedef struct {
+    void *object;
+    dsec_text before;
+    dsec_form form;
+} dsec_loose;
+
+typedef struct {
+    dsec_node *nodes;
+    dsec_loose *loose;
+    const dsec_region *regions;
+    uint8_t *copies;
+    uint32_t *changed;
+    uint32_t *told;
+    void **arrays; /* those that are nodes */
+    void *array_type;
+    void *base_key;
+    uint8_t *out;
+    dsec_text before;
+    dsec_text between; /* nodes and loose arrays */
+    uint32_t count;
+    uint32_t loose_count;
+    uint32_t regions_count;
+    uint32_t arrays_count;
+    uint32_t told_count;
+    uint32_t fresh; /* read all of it */
+} dsec_items;
+
+int64_t dsec_items_take(dsec_items *t);
+int64_t dsec_items_join(dsec_items *t);
+
 /* ---- segment.c */
 int dsec_format(void *base, uint64_t size, uint32_t role, uint32_t epoch, uint64_t start);
 void *dsec_map(int fd, uint64_t size, int writable);

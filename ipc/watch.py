@@ -40,6 +40,11 @@ class Watch:
         self._found = ffi.new("uint32_t[]", max(1, len(flat)))
         self.changed()
 
+    @property
+    def parts(self) -> tuple[Any, int, Any, Any]:
+        """For who looks in C: the regions, how many, their copies, room for what has changed."""
+        return self._regions, self._count, self._copies, self._found
+
     def changed(self) -> list[int]:
         """The entries that have changed since the last call, ascending; the first one is made when
         this is constructed."""

@@ -64,6 +64,8 @@ class Reaper:
             return False
         self.kill(pid)  # one who is killed makes no new thread, which could be overlooked
         system = self._system
+        with contextlib.suppress(*GONE):
+            system.killpg(pid, signal.SIGKILL)  # what it made goes before its successor comes
         return all(system.read_stat(thread).exiting for thread in system.threads_of(pid))
 
     def _ended(self, pid: int) -> None:

@@ -36,7 +36,7 @@ TOLERANCE: Final = 2.0
 SHARES: Final = {Role.ENV: 0.8, Role.POLICY: 0.15, Role.REWARD: 0.05}
 """Of the agent's budget: they wait for each other, so what each takes adds up. Environments die
 most, and theirs is the state that is dear."""
-BETWEEN_MIN_S: Final = 0.002
+BETWEEN_MIN_S: Final = 0.001
 RECORDS_MIN: Final = 5
 """What a replay may always take, in processor time and in records. To fence and to wake takes about
 as long, and the step that was under way is done again anyhow: with more snapshots no failover would

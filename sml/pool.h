@@ -22,6 +22,8 @@
 
 #include "chain.cdef.h"
 
+#include "keep.cdef.h"
+
 #if !defined(__BYTE_ORDER__) || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "segments are little endian"
 #endif

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import functools
 import random
+import struct
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.random import SeedSequence
@@ -50,6 +51,42 @@ def trusted() -> frozenset[type]:
 
 
 TRUSTED = trusted()
+
+
+class Places(NamedTuple):
+    """Where in its own memory a generator has the words of its state."""
+
+    state: int
+    inc: int
+    has_uint32: int
+    uinteger: int
+
+
+def places(kind: type) -> Places | None:
+    """Find them, for one of the PCG64 family; None where what is found there isn't always what
+    numpy says."""
+    found = None
+    for seed in range(1, 6):
+        bits = kind(seed)
+        np.random.Generator(bits).integers(0, 1 << 32, seed, dtype=np.uint32)
+        state, memory = bits.state, body(bits).tobytes()
+        wide = [state["state"][name].to_bytes(16, "little") for name in ("state", "inc")]
+        half = struct.pack("<iI", state["has_uint32"], state["uinteger"])
+        if found is None and not all(memory.count(each) == 1 for each in (*wide, half)):
+            return None
+        at = [memory.find(each) for each in (*wide, half)]
+        found = found or at
+        if at[:2] != found[:2] or memory[found[2] : found[2] + len(half)] != half:
+            return None
+    assert found is not None, "there are some seeds"
+    return Places(found[0], found[1], found[2], found[2] + 4)
+
+
+PLACES: dict[type, Places] = {
+    kind: where
+    for kind in (np.random.PCG64, np.random.PCG64DXSM)
+    if kind in TRUSTED and (where := places(kind)) is not None
+}
 
 
 def _plain(state: Any) -> Any:
@@ -92,6 +129,11 @@ def _seed_state(seed: SeedSequence | None, writer: Writer) -> Any:
         seed.pool_size,
         seed.n_children_spawned,
     ]
+
+
+def seed_state(bits: Any) -> Any:
+    """What is written of a bit generator's seed."""
+    return _seed_state(_seed_of(bits), Writer({}))
 
 
 _noted: dict[int, tuple[Any, bytes]] = {}

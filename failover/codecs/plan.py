@@ -25,6 +25,7 @@ import numpy as np
 
 from dsec.errors import SnapshotError
 from dsec.failover.codecs import arrays, containers, generators, plain
+from dsec.failover.codecs.quick import Quick, Unfit, array_head
 from dsec.failover.codecs.reading import MISSING, Reader, kinds_by_tag
 from dsec.failover.codecs.trackers import Edge, Restructured, Tracked, encode, track
 from dsec.failover.codecs.writing import Closure, Kind, Refused, Writer
@@ -33,6 +34,8 @@ from dsec.ipc.watch import Watch
 FORMAT = "dsec state 1"
 COMPILES_MAX = 100  # in a row: each takes one more edge out, so more means a graph that never rests
 COMPILE_AGAIN = (8, 64, 512)  # captures after which what was loose has shown whether it stays
+QUICK_AFTER = 4  # captures in Python, before and between those in C; it doubles
+QUICK_AFTER_MAX = 4096
 
 KINDS: dict[type, Kind] = {
     object: containers.Instance(),
@@ -112,6 +115,8 @@ class AttributePlan:
         self._constants: dict[int, list[Any]] = {}
         self._loose: set[Edge] = set()
         self._captures = 0
+        self._quick: Quick | None = None
+        self._quick_at, self._quick_after = QUICK_AFTER, QUICK_AFTER
         self._not_tables: set[int] = set()
         self._take_whole({})
 
@@ -128,6 +133,7 @@ class AttributePlan:
         """
         self._kinds = {**KINDS, **self._natives()}
         self._had_torch = "torch" in sys.modules
+        self._quick = None
         self._take_whole({})
         counts = self._compile()
         self._take_whole(plain.tables(self._nodes, counts, self._not_tables))
@@ -186,6 +192,12 @@ class AttributePlan:
         late = ("torch" in sys.modules) is not self._had_torch  # its generator is a root, too
         if not self._readings or self._captures in COMPILE_AGAIN or late:
             self.compile()
+        if self._quick is not None:
+            if (state := self._quick.take()) is not None:
+                return state
+            self._quick, self._contents = None, []  # what was read before is no longer right
+            self._quick_after = min(2 * self._quick_after, QUICK_AFTER_MAX)
+            self._quick_at = self._captures + self._quick_after
         for _ in range(COMPILES_MAX):
             try:
                 return self._capture()
@@ -217,7 +229,31 @@ class AttributePlan:
             if writer.node < 0:
                 writer.node = number
             raise SnapshotError(self._sentence(writer, self._where, error)) from None
-        return encode((FORMAT, self._names, self._root_refs, self._heads, contents, heads, loose))
+        whole = FORMAT, self._names, self._root_refs, self._heads, contents, heads, loose
+        state = encode(whole)
+        if self._captures >= self._quick_at and self._quick is None:
+            self._go_quick(encode(whole[:4]), heads, [node for _, node in writer.nodes], state)
+        return state
+
+    def _go_quick(self, before: bytes, heads: list[Any], loose: list[Any], state: bytes) -> None:
+        """Have the next captures made in C, if they can be."""
+        before = array_head(7) + before[1:]  # of which these four are the first
+        try:
+            self._quick = Quick(
+                self._readings, self._watch, before, heads, loose, state, self._tell
+            )
+        except Unfit:
+            self._quick_after = min(2 * self._quick_after, QUICK_AFTER_MAX)
+            self._quick_at = self._captures + self._quick_after
+
+    def _tell(self, number: int) -> bytes | None:
+        """A node that only Python can read; None where it can't be read as before."""
+        writer = self._writer(number=len(self._readings))
+        try:
+            content = self._readings[number].read(writer)
+        except (Restructured, plain.Changed, Refused):
+            return None
+        return None if writer.nodes else encode(content)
 
     def _capture_loose(self, writer: Writer) -> tuple[list[Any], list[Any]]:
         """Write what isn't in the plan; it may refer to more of its kind."""
@@ -263,7 +299,7 @@ class AttributePlan:
             self._fill(names, refs, roots, nodes)
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise SnapshotError(f"the state is damaged, or of another program: {error}") from error
-        self._readings = []
+        self._readings, self._quick = [], None
 
     def _fill(
         self, names: list[str], refs: list[Any], roots: dict[str, Any], nodes: list[Any]

@@ -54,10 +54,15 @@ class Tracked(NamedTuple):
         read: its content now. As long as that is encoded whole (`msgspec.Raw`) it stays what it is
             until a region changes.
         regions: memory that shows each change; empty where none does.
+        parts: for who reads nodes in C (quick.py): the `Fields` or `Items` of a mapping or a
+            sequence, or an array or a generator itself; None where that takes Python.
+        instance: the mapping is all that an instance has.
     """
 
     read: Reading
     regions: tuple[Region, ...] = ()
+    parts: Any = None
+    instance: bool = False
 
 
 class Restructured(Exception):
@@ -126,6 +131,14 @@ class Fields:
             written[i] = writer.value(self._seen[i])
         return [self._names, written.copy()]
 
+    @property
+    def seen(self) -> tuple[dict[Any, Any], msgspec.Raw, list[tuple[Any, Any, Any, bool]]]:
+        """The mapping; its keys, written; and of each item, as it was read last, key, value, what
+        was written, and whether it is loose."""
+        each = zip(self._keys, self._seen, self._written, self._places, strict=True)
+        fresh = set(self._fresh)
+        return self._items, self._names, [(k, v, w, i in fresh) for k, v, w, i in each]
+
     def _update(self, values: tuple[Any, ...], changed: list[int], writer: Writer) -> None:
         fresh = self._fresh
         for i in changed:
@@ -170,6 +183,11 @@ class Items:
             self._seen = tuple(node)
             self._encoded = msgspec.Raw(encode(writer.sequence(self._seen)))
             self._refers = writer.referred
+
+    @property
+    def seen(self) -> tuple[list[Any], tuple[Any, ...]] | None:
+        """The list, and its items as they were read last; None where they are not watched."""
+        return None if self._fresh or type(self._node) is not list else (self._node, self._seen)
 
     def read(self, writer: Writer) -> Any:
         """The items, encoded if they don't refer to anything loose."""
@@ -218,7 +236,7 @@ def _instance(node: Any, loose: set[Edge], writer: Writer) -> Tracked:
         return msgspec.Raw(encode(written)) if type(written[0]) is msgspec.Raw else written
 
     plain = fields is not None and not has_slots and base is object
-    return Tracked(read_plain, of_dict(items)) if plain else Tracked(read)
+    return Tracked(read_plain, of_dict(items), fields, instance=True) if plain else Tracked(read)
 
 
 def _array(node: arrays.Array, kind: Kind, writer: Writer) -> Reading:
@@ -267,15 +285,18 @@ def track(node: Any, kind: Kind, loose: set[Edge], writer: Writer) -> Tracked:
     if isinstance(kind, Instance):
         return _instance(node, loose, writer)
     if isinstance(kind, Container) and kind.base is dict and _alike(node):
-        return Tracked(Fields(node, node, loose, writer).read, of_dict(node))
+        fields = Fields(node, node, loose, writer)
+        return Tracked(fields.read, of_dict(node), fields)
     if isinstance(kind, Container) and kind.base in (list, deque):
-        return Tracked(Items(node, loose, writer).read)
+        items = Items(node, loose, writer)
+        return Tracked(items.read, (), items)
     if isinstance(kind, arrays.ArrayKind) and type(node) is np.ndarray:
-        return Tracked(_array(node, kind, writer))
+        own = node.base is None and node.flags.c_contiguous and not node.dtype.hasobject
+        return Tracked(_array(node, kind, writer), (), node if own else None)
     find = getattr(kind, "regions", None)
     if find is not None and (regions := find(node)):
         kind.read(node, writer)
-        return Tracked(lambda writer: msgspec.Raw(encode(kind.read(node, writer))), regions)
+        return Tracked(lambda writer: msgspec.Raw(encode(kind.read(node, writer))), regions, node)
     look = getattr(kind, "watch", None)
     if look is not None and (found := look(node)) is not None:
         return Tracked(watched(node, kind, found, writer))

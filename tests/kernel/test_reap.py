@@ -168,6 +168,35 @@ def test_who_is_past_writing_has_written_its_last(
     assert not reaper.past_writing(pid), "nobody's any more"
 
 
+# Makes a child, which says that it lives, and ends while that one goes on.
+PARENT = """
+import os, signal, sys
+os.setpgid(0, 0)
+child = os.fork()
+if child:
+    print(child, flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.guarantee("G5")
+def test_what_somebody_made_is_killed_before_he_counts_as_gone(world: World) -> None:
+    reaper = world.reaper()
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
+    world.watch(reaper, parent.pid)
+    assert parent.stdout is not None
+    with parent.stdout as said:
+        child = int(said.readline())
+        reaper.kill(parent.pid)
+        watchdog.until(lambda: reaper.past_writing(parent.pid), 20, "that it executes nothing")
+        # The loop does not run, so nobody reaps the parent and ends its group for that.
+        watchdog.until(lambda: read_stat(child).state in "ZX", 20, "the child's end")
+    assert reaper.watches(parent.pid), "its end is yet to be read"
+    world.until(lambda: parent.pid in world.ends, "its end")
+    parent.returncode = 0  # it is reaped, not by this object
+    os.waitpid(child, 0)
+
+
 def test_who_is_no_child_is_not_watched(world: World) -> None:
     with pytest.raises(ChildProcessError):
         world.watch(world.reaper(), 1)
