@@ -103,7 +103,7 @@ class Keeper:
         self._name = name
         self._history = history
         self._c = ffi.new("asa_kept *", {"slots": _ORDINARY, "ordinary": _ORDINARY})
-        self._at = ffi.new("asa_kept_at *")
+        self._at = ffi.new("asa_spot *")
         self._codec = ""
         self._memory: tuple[Any, ...] = ()  # what the pointers in it lead to
         self._map: mmap.mmap | None = None

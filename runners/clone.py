@@ -73,6 +73,7 @@ class ForkKeeping:
             SnapshotError: the copy would not be one, or the system refuses.
             ClonedError: in the clone.
         """
+        self._session.pressed = False  # where this fails it is tried again, but not at each record
         if found := self._obstacles():
             raise SnapshotError("; ".join(found))
         first, second = (*read, 0)[:2]
@@ -137,7 +138,7 @@ class ForkKeeping:
 
     def _heard(self, *_: object) -> None:
         if self._clone and not self._lost and shared.ended(self._clone):
-            self._lost = self._session.attention = True
+            self._lost = self._session.pressed = self._session.attention = True
 
     def _own_fds(self) -> tuple[int, int]:
         return self._session.channel.fileno(), self._session.lifeline
@@ -163,6 +164,7 @@ class ForkKeeping:
 
     def close(self) -> None:
         """End the clone there is; again is no error."""
+        self._session.pressed = False
         self._wait()
         self._end()
         self._wait()
@@ -178,7 +180,7 @@ def become(session: Session, channel: Channel) -> None:
     session.lifeline = line.fd
     session.channel = channel
     session.pid = os.getpid()
-    session.attention = False
+    session.attention = session.pressed = False
     crash.arm(channel.fileno())
 
 

@@ -92,6 +92,7 @@ class Session:
         where: the config key to blame for what is raised now; empty once records flow.
         draining, fenced: Drain has come; it said that those whom this runner reads are gone.
         attention: the channel wants to be looked at, or has said that the stream is to end.
+        pressed: the next record is to be looked at for another reason: a clone was killed.
         lifeline: the descriptor that ends this process with the supervisor.
         open: what its isolation asks for and this system can't enforce, a sentence each.
     """
@@ -106,7 +107,7 @@ class Session:
         self.seq = 0
         self.where = ""
         self.draining = self.fenced = False
-        self.attention = False
+        self.attention = self.pressed = False
         self.open: tuple[str, ...] = ()
         self._seeded: frozenset[str] = frozenset()
         self._taking = False
@@ -230,7 +231,7 @@ class Session:
             drain, _ = self.expect(Drain)
             self.draining, self.fenced = True, drain.fenced
         # Looked at while it waited, perhaps: the loop must hear of it at its next record, too.
-        self.attention = self.draining
+        self.attention = self.draining or self.pressed
 
     def next(self, reader: Reader, then: Phase) -> None:
         """`reader.next` without a limit, looking at the control channel in between."""

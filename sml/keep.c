@@ -24,8 +24,8 @@ typedef struct {
 
 _Static_assert(sizeof(header) == PROVEN + 8, "the header has 128 bytes");
 
-/* Write the lengths of `parts` parts, and the parts: `body`. Returns 0, or -1 if there is no room. */
-int asa_keep(asa_kept *k, const asa_kept_at *at, uint32_t parts, const uint8_t *body, uint64_t nbytes)
+/* Write the lengths of `parts` parts, and the parts: `body`. Returns 0, or -1 for want of room. */
+int asa_keep(asa_kept *k, const asa_spot *at, uint32_t parts, const uint8_t *body, uint64_t nbytes)
 {
     if (nbytes > k->slot - sizeof(header))
         return -1;

@@ -19,6 +19,6 @@ typedef struct {
     uint64_t counted;
     uint32_t interval;
     uint32_t flags; /* 1 boundary | faith << 8 | beside << 16 */
-} asa_kept_at;
+} asa_spot;
 
-int asa_keep(asa_kept *k, const asa_kept_at *at, uint32_t parts, const uint8_t *body, uint64_t nbytes);
+int asa_keep(asa_kept *k, const asa_spot *at, uint32_t parts, const uint8_t *body, uint64_t nbytes);

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
 
 import pytest
 
-from dsec.ipc.frames import EnvSettings, FailoverSettings, Role
+from dsec.ipc.frames import Clone, EnvSettings, FailoverSettings, Go, Role
+from dsec.ipc.proc import read_stat
 from tests import watchdog
 from tests.runners import uncloned
-from tests.runners.kernel import AgentPlan
+from tests.runners.kernel import AgentPlan, Agents, Runner
 from tests.runners.reference import compare_with_reference
 from tests.runners.succession import Successions, entry
 
@@ -127,3 +129,45 @@ def test_a_clone_that_is_killed_is_made_anew_at_once(successions: Successions) -
     [answer] = succession.takeovers[Role.ENV]
     assert (answer.exact, answer.level) == (True, "fork")
     assert compare_with_reference(succession.agent) > 0
+
+
+def next_clone(env: Runner) -> tuple[Clone, int]:
+    """What the runner says of its next clone, and the channel that keeps it alive."""
+    while True:
+        frame, fds = env.channel.recv(30)
+        if isinstance(frame, Clone):
+            return frame, fds[0]
+        for fd in fds:
+            os.close(fd)
+
+
+@pytest.mark.guarantee("G3")
+def test_a_clone_that_is_killed_while_its_runner_waits_is_made_anew_at_the_next_record(
+    agents: Agents,
+) -> None:
+    """The end of the clone cuts the wait for an action short, and must not be forgotten by who
+    looks what it was that did so."""
+    budget = FailoverSettings(standby="fork", budget=1e-4)
+    plan = AgentPlan(env=entry("Line"), steps=2000, failover=budget, ring_slots=2048)
+    agent = agents(plan).wire().ready()
+    agent.env.channel.send(Go())
+    agent.take(Role.ENV)
+    clones = [next_clone(agent.env)]
+    try:
+        [(first, _)] = clones
+        watchdog.until(lambda: read_stat(agent.env.pid).state == "S", 10, "the env waits")
+        os.kill(first.pid, signal.SIGKILL)
+        watchdog.until(lambda: read_stat(first.pid).state in "ZX", 10, "the clone's end")
+        watchdog.until(lambda: read_stat(agent.env.pid).state == "S", 10, "the env waits again")
+        agent.policy.channel.send(Go())
+        agent.reward.channel.send(Go())
+        clones.append(next_clone(agent.env))
+        second, _ = clones[-1]
+        assert second.pid != first.pid
+        assert second.seq <= first.seq + 2, "not at some later record"
+    finally:
+        agent.env.kill()
+        for clone, fd in clones:
+            os.close(fd)  # its end
+            with contextlib.suppress(ChildProcessError):  # its parent has waited for it
+                os.waitpid(clone.pid, 0)
