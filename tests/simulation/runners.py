@@ -170,6 +170,7 @@ class Runner(Process):
         last = self.outbox.last
         self.view = len(self.outbox.records)
         self.ended = last is not None and bool(last.flags & END)
+        self.enter(Phase.IDLE, self.view - 1)
         self.machine.tell("serves", self)
         self.advance()
 

@@ -56,6 +56,7 @@ def replay_not_compared() -> Iterator[None]:
     def restore(original: Any, self: EnvRunner, kept: Any) -> None:
         faithful, self.faithful = self.faithful, True
         original(self, kept)
+        self.faithful = faithful
         self.state += not faithful
 
     with instead(EnvRunner, "restore", restore):
