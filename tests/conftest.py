@@ -33,11 +33,10 @@ settings.load_profile(
 
 
 @pytest.fixture(autouse=True)
-def adopts_nobody(dsec_no_leaks: None) -> Iterator[None]:
-    """A program is no subreaper, unless a supervisor runs in it: that makes it one for good, and
-    orphans that another test's programs leave to init would come to it as zombies."""
+def adopts_as_before(dsec_no_leaks: None) -> Iterator[None]:
+    """A supervisor makes its process a subreaper for good, and orphans that the next tests leave
+    to init would come to it as zombies. (What a whole file shares may keep it one.)"""
     was = is_subreaper()
-    set_subreaper(False)
     yield
     set_subreaper(was)
 

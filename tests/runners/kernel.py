@@ -190,7 +190,6 @@ class MiniKernel:
     def fork_many(self, zygote: Channel, *names: str) -> list[Runner]:
         """Ask for all before the first answer is read."""
         asked: list[tuple[Channel, list[Path]]] = []
-        set_subreaper(True)  # a test is none when it begins, and a runner waits for its supervisor
         for name in names:
             mine, theirs = pair()
             paths = [self.folder / f"{name}.{stream}" for stream in ("out", "err")]
