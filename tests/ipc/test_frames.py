@@ -45,6 +45,8 @@ def of_type(kind: msgspec.inspect.Type) -> st.SearchStrategy[Any]:
             return st.binary(max_size=16)
         case info.VarTupleType(item_type=item):
             return st.lists(of_type(item), max_size=3).map(tuple)
+        case info.TupleType(item_types=items):
+            return st.tuples(*map(of_type, items))
         case info.DictType(key_type=key, value_type=value):
             return st.dictionaries(of_type(key), of_type(value), max_size=3)
         case info.UnionType(types=types):
