@@ -32,13 +32,21 @@ settings.load_profile(
 )
 
 
-@pytest.fixture(autouse=True)
-def adopts_as_before(dsec_no_leaks: None) -> Iterator[None]:
+def adopting_as_before() -> Iterator[None]:
     """A supervisor makes its process a subreaper for good, and orphans that the next tests leave
-    to init would come to it as zombies. (What a whole file shares may keep it one.)"""
+    to init would come to it as zombies."""
     was = is_subreaper()
     yield
     set_subreaper(was)
+
+
+# What the tests of a file share may keep the process a subreaper from its first test to its last.
+file_adopts_as_before = pytest.fixture(autouse=True, scope="module")(adopting_as_before)
+
+
+@pytest.fixture(autouse=True)
+def adopts_as_before(dsec_no_leaks: None) -> Iterator[None]:
+    yield from adopting_as_before()
 
 
 @pytest.fixture
