@@ -295,6 +295,6 @@ def test_a_pool_that_somebody_owns_is_not_touched(tmp_path: Path) -> None:
             assert mine.usage().atoms == 0
         finally:
             mine.unlink()
-    assert done.code == 2, done.stderr
-    assert "config.yaml" in done.stderr
-    assert "pool: " in done.stderr and str(os.getpid()) in done.stderr
+    assert done.code == 3, done.stderr
+    assert f"pool {name} belongs to process {os.getpid()}" in done.stderr
+    assert "End that run first" in done.stderr
