@@ -83,9 +83,10 @@ def token(tmp_path: Path) -> Path:
     return path
 
 
-def configured(path: Path, *, pool: dict[str, Any], most_ms: float = 0.0) -> Path:
-    """Each step takes up to so many milliseconds longer: there is time for what has to happen."""
-    jitter = {"entry": "tests.crash.jitter:Jitter", "kwargs": {"most_ms": most_ms}}
+def configured(path: Path, *, pool: dict[str, Any], until: Path | None = None) -> Path:
+    """Steps are slow until there is a file: the agents aren't done before what has to happen."""
+    kwargs = {"most_ms": 6.0 if until else 0.0, "until": str(until or "")}
+    jitter = {"entry": "tests.crash.jitter:Jitter", "kwargs": kwargs}
     agents = [AGENTS | {"env": {"id": "CartPole-v1", "wrappers": [jitter]}}]
     return runs.write_config(path, agents, steps=STEPS, seed=SEED, pool={"size_mb": 16} | pool)
 
@@ -144,11 +145,13 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def test_agents_of_a_host_that_was_switched_off_go_on_at_its_heir(
     tmp_path: Path, token: Path, expected: dict[str, str]
 ) -> None:
+    done = tmp_path / "switched off"
     with hosting(tmp_path, token) as host:
-        config = configured(tmp_path / "c.yaml", pool=replicated(host, token), most_ms=1.0)
+        config = configured(tmp_path / "c.yaml", pool=replicated(host, token), until=done)
         with running(config, tmp_path / "a", tmp_path / "a-streams") as program:
             program.until(copied(host, 1000), 60, "copies of every agent")
             power_off(program)
+        done.touch()
         taken = host.wait_for("taken over")
         assert set(taken["agents"]) == set(expected)
         assert min(taken["agents"].values()) > 1000
@@ -169,11 +172,13 @@ def test_agents_of_a_host_that_was_switched_off_go_on_at_its_heir(
 def test_an_agent_is_handed_over_and_the_other_stays(
     tmp_path: Path, token: Path, expected: dict[str, str]
 ) -> None:
+    done = tmp_path / "handed over"
     with hosting(tmp_path, token, lease_s=60.0) as host:
-        config = configured(tmp_path / "c.yaml", pool=replicated(host, token), most_ms=1.0)
+        config = configured(tmp_path / "c.yaml", pool=replicated(host, token), until=done)
         with running(config, tmp_path / "a", tmp_path / "a-streams") as program:
             program.until(copied(host, 100), 60, "copies of every agent")
             assert migrate(tmp_path / "a" / "cp-001", host.address, token, 60) > 1
+            done.touch()
             assert program.wait(60) == 0
         ended = host.wait_for("run ended here")
         assert ended["exit_code"] == 0, Path(ended["run_dir"], "output.txt").read_text()
